@@ -1,1 +1,1 @@
-"""The referee: takes a task and a candidate, returns a verdict. Knows no web, no database and no LLM."""
+"""The referee: takes a task and a candidate, returns a verdict. Depends on no web framework, database or LLM."""

@@ -52,19 +52,23 @@ def evaluate(
     minimum_tier: Annotated[
         str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
     ] = "landlock",
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and kept verdicts.")] = None,
+    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and stored verdicts.")] = None,
     precision: Annotated[
         str | None, typer.Option(help="default, strict, tf32, bf16, fp16 or fp8, instead of the file's.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Judge again what was judged here before.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Judge again even if a verdict is stored.")] = False,
     energy: Annotated[
         bool,
-        typer.Option("--energy", help="With confirm: joules per call, too; a minute each at three shapes."),
+        typer.Option(
+            "--energy", help="With confirm: also measure joules per call; a minute each at three shapes."
+        ),
     ] = False,
 ) -> None:
     """Judge one candidate. Exit status: 0 accepted, 1 rejected, 2 could not judge."""
     if effort not in _EFFORTS:
-        _errors.print(f"--effort: {effort!r} is no effort; use one of {', '.join(_EFFORTS)}", markup=False)
+        _errors.print(
+            f"--effort: {effort!r} is not an effort; use one of {', '.join(_EFFORTS)}", markup=False
+        )
         raise typer.Exit(2)
     sources = []
     for path in (task, candidate):
@@ -112,7 +116,7 @@ def _verdict(
     fresh: bool,
     energy: bool,
 ) -> dict[str, Any]:
-    """The kept verdict if there is one: it is found without starting a referee, which takes seconds."""
+    """Returns the stored verdict if there is one, without starting a referee, which takes seconds."""
     from evaluator.client import Referee
     from evaluator.devices import open_device
     from evaluator.folders import default_work_dir, verdicts_folder
@@ -149,7 +153,7 @@ def _verdict(
 
 
 def progress_bar() -> Progress:
-    """On standard error, gone when it is done; for what `Referee.evaluate` tells of its progress."""
+    """A progress bar on standard error that disappears when done; for the progress of `Referee.evaluate`."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -161,7 +165,7 @@ def progress_bar() -> Progress:
 
 
 def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
-    """A verdict as a table for people."""
+    """Prints a verdict as a table."""
     color = "green" if verdict["verdict"] == "accepted" else "red"
     console.print(f"[bold {color}]{verdict['verdict']}[/]: ", end="")
     console.print(verdict["reason"], markup=False, highlight=False)
@@ -212,12 +216,12 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
 
 
 def headline(summary: dict[str, Any]) -> str:
-    """The figure by which candidates are ranked, with what it is over, and the strata beside it."""
+    """The headline figure, by which candidates are ranked, the shapes it covers, and the strata beside it."""
     low, high = summary["geomean_ci95"]
     words = f"{summary['geomean_speedup']:.2f}x [{low:.2f}, {high:.2f}]"
     if traffic := summary.get("traffic"):
         words += (
-            f" weighted by traffic, over {traffic['shapes']} shapes ({traffic['share']:.0%} of it), whose calls together run "
+            f" weighted by traffic, over {traffic['shapes']} shapes ({traffic['share']:.0%} of it); their calls together run "
             f"{traffic['time_speedup']:.2f}x as fast"
         )
     strata = by_size(summary)
@@ -225,7 +229,7 @@ def headline(summary: dict[str, Any]) -> str:
 
 
 def _print_energy(console: Console, verdict: dict[str, Any]) -> None:
-    """Joules, where they were asked for."""
+    """Prints joules, if they were measured."""
     energy = verdict.get("energy") or {}
     if energy.get("why_not"):
         console.print(energy["why_not"], markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""The referee as others use it: a child process with a whitelisted environment, driven over pipes."""
+"""Client for the referee: starts it as a child process with a whitelisted environment and talks to it over pipes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict_store import VerdictStore
 
-#: What the referee's process may know of our environment: where programs are, never a key or a database's address.
+#: Environment variables passed to the referee: where programs are, never a key or a database address.
 _PASSED = (
     "PATH", "LANG", "LC_ALL", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
     "VIRTUAL_ENV", "XDG_CACHE_HOME",
@@ -32,21 +32,21 @@ ProgressCallback = Callable[[dict[str, Any]], None]
 
 
 class Referee:
-    """Starts a referee and talks to it; a context manager.
+    """Starts a referee process and sends it requests. A context manager.
 
-    Calls run one at a time (they share a device and its clock). :meth:`kill` may come from any thread.
+    Calls run one at a time, because they share a device and its clock. :meth:`kill` is safe from any thread.
 
     Args:
         device: ``cpu`` or ``cuda``.
         work_dir: folder for caches; see :func:`default_work_dir`.
         minimum_tier: the weakest sandbox tier to accept.
-        visible_gpu: value of ``CUDA_VISIBLE_DEVICES`` for the referee and its roles, if not this process's own.
-        verdicts_dir: where verdicts are kept; :func:`verdicts_folder` of the work folder by default.
-        referees: how many work side by side on the device, this one among them: they share its memory.
+        visible_gpu: ``CUDA_VISIBLE_DEVICES`` for the referee and its roles; defaults to this process's value.
+        verdicts_dir: where verdicts are stored; defaults to :func:`verdicts_folder` of the work folder.
+        referees: how many referees share the device and its memory, including this one.
 
     Raises:
-        SandboxUnavailable: nothing here isolates untrusted code well enough.
-        EvaluatorError: no such device.
+        SandboxUnavailable: this machine cannot isolate untrusted code at the required tier.
+        EvaluatorError: there is no such device.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Referee:
             env=environment,
             text=True,
             encoding="utf-8",
-            # A terminal's Ctrl-C must reach us, not tear the referee down halfway.
+            # A terminal's Ctrl-C must reach this process, not stop the referee halfway.
             start_new_session=True,
         )
         assert process.stdout is not None
@@ -124,11 +124,11 @@ class Referee:
 
     @property
     def alive(self) -> bool:
-        """Whether the referee's process runs."""
+        """Whether the referee process is running."""
         return self._process.poll() is None
 
     def restart(self) -> None:
-        """A fresh referee after one was killed or lost; compile caches stay."""
+        """Starts a new referee after the old one was killed or lost. Compile caches stay."""
         self._stop()
         self._killed = False
         self._process = self._start()
@@ -151,11 +151,11 @@ class Referee:
                     return message["answer"]
             except (BrokenPipeError, ConnectionError, ValueError):
                 pass
-        words = "was killed" if self._killed else f"ended by itself (status {process.poll()})"
+        words = "was killed" if self._killed else f"exited on its own (status {process.poll()})"
         raise RefereeLost(f"the referee {words} while a call was running")
 
     def self_check(self) -> dict[str, Any]:
-        """The sandbox tier in force, the attacks it withstood, and the device's facts."""
+        """The sandbox tier in use, the attacks it withstood, and facts about the device."""
         answer: dict[str, Any] = self._call({"call": "self_check"})
         return answer
 
@@ -167,10 +167,12 @@ class Referee:
         traffic: Sequence[Mapping[str, Any]] | None = None,
         space: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The task's space of shapes, inputs and splits; ``ok`` is False with a verdict word when it is refused.
+        """The task's shape space, inputs and splits.
 
-        Where the file declares no ``DIMS``, ``inferred`` says what was found in their place, and ``source`` is the file
-        with them, which is what to judge candidates against. ``space`` overrides what is inferred, by dimension.
+        If the task is refused, ``ok`` is False and a verdict word says why.
+
+        If the file declares no ``DIMS``, ``inferred`` says which ones were found, and ``source`` is the file with
+        them added. Judge candidates against that file. ``space`` overrides inferred values, by dimension.
         """
         given = list(traffic) if traffic else None
         request = {"call": "describe", "task": _task(task), "deadline_s": deadline_s, "traffic": given}
@@ -179,14 +181,14 @@ class Referee:
         return answer
 
     def lint(self, task: TaskSource, *, fresh: bool = False, deadline_s: float = 120.0) -> dict[str, Any]:
-        """What makes the task worthless or doubtful, see :class:`evaluator.referee.lint.findings.Report`; runs once for a task.
+        """Reports what makes the task worthless or doubtful; see :class:`evaluator.referee.lint.findings.Report`.
 
-        ``inferred`` and ``source`` are as in :meth:`describe`.
+        Lint runs once per task and its report is stored. ``inferred`` and ``source`` are as in :meth:`describe`.
 
         Args:
             task: the reference.
-            fresh: look again, whatever is known.
-            deadline_s: for opening the task and for all looks together.
+            fresh: run lint again even if a report is stored.
+            deadline_s: seconds for opening the task and for all lint checks together.
         """
         request = {"call": "lint", "task": _task(task), "deadline_s": deadline_s, "fresh": fresh}
         answer: dict[str, Any] = self._call(request)
@@ -208,27 +210,27 @@ class Referee:
         energy: bool = False,
         on_progress: ProgressCallback | None = None,
     ) -> dict[str, Any]:
-        """A verdict as defined by :mod:`evaluator.verdict`.
+        """Judges a candidate and returns a verdict as defined by :mod:`evaluator.verdict`.
 
         Args:
             task: the reference.
-            candidate: what is judged.
+            candidate: the submission to judge.
             effort: ``screen`` or ``confirm``.
-            splits: which shapes.
+            splits: which shapes to use.
             shapes: shapes to use instead of sampled ones, by split.
-            traffic: shapes (``dims``) with a ``weight`` each, instead of the task's own ``TRAFFIC``: visible and validation shapes
-                begin with them, and the summary weighs them.
-            deadline_s: seconds for the whole evaluation, 900 by default.
-            reuse: give the verdict of an earlier evaluation of the same sources here, if one was kept; it then says
-                ``reused``. Held-out shapes are drawn and judged anew each time.
-            submitted: the task is a user's: lint looks at it first, and its space is inferred where it declares none;
-                otherwise such a task has the one shape of its file.
-            space: what the user would rather have than what is inferred, see :meth:`describe`.
-            energy: with ``confirm``, measure joules per call, too; no kept verdict is given then.
+            traffic: shapes (``dims``), each with a ``weight``, that replace the task's own ``TRAFFIC``. The
+                visible and validation splits start with them, and the summary is weighted by them.
+            deadline_s: seconds for the whole evaluation; 900 by default.
+            reuse: return the stored verdict of an earlier evaluation of the same sources, if there is one. It is
+                marked ``reused``. Held-out shapes are always drawn and judged anew.
+            submitted: the task comes from a user. Lint runs first, and the shape space is inferred if the file
+                declares none. Without this flag, such a task has only the one shape of its file.
+            space: overrides for the inferred space; see :meth:`describe`.
+            energy: with ``confirm``, also measure joules per call. Stored verdicts are not reused then.
             on_progress: called with stage, done, total and text.
 
         Raises:
-            RefereeLost: the referee died or was killed meanwhile.
+            RefereeLost: the referee died or was killed during the call.
         """
         if reuse and not energy:
             kept = VerdictStore(self._verdicts_dir).answer(
@@ -273,7 +275,7 @@ class Referee:
     ) -> ToolResult:
         """Runs trusted ``program`` beside untrusted ``files`` in a disposable sandboxed process.
 
-        With ``timed`` it has the device's clock to itself, as whoever judges would.
+        With ``timed``, no other referee times on the device meanwhile.
         """
         answer = self._call(
             {
@@ -290,10 +292,12 @@ class Referee:
         return ToolResult(**answer, outputs=outputs)
 
     def build(self, task: TaskSource, candidate: CandidateSource, *, deadline_s: float = 900.0) -> None:
-        """Builds a candidate's extensions ahead of its evaluation, see :meth:`evaluator.referee.judging.core.RefereeCore.build`.
+        """Builds a candidate's extensions before its evaluation.
+
+        See :meth:`evaluator.referee.judging.core.RefereeCore.build`.
 
         Raises:
-            RefereeLost: the referee died or was killed meanwhile.
+            RefereeLost: the referee died or was killed during the call.
         """
         self._call(
             {
@@ -305,7 +309,7 @@ class Referee:
         )
 
     def kill(self) -> None:
-        """Kills the referee and everything it started, at once; a running call raises RefereeLost."""
+        """Kills the referee and every process it started. A running call raises RefereeLost."""
         self._killed = True
         try:
             os.kill(self._process.pid, signal.SIGKILL)
@@ -327,7 +331,7 @@ class Referee:
             self._process.stdout.close()
 
     def close(self) -> None:
-        """Ends the referee in good order."""
+        """Shuts the referee down cleanly."""
         self._stop()
 
 

@@ -1,7 +1,7 @@
-"""What a compiler said, in one line: its own message with the line that it is about.
+"""Reduces a compiler's output to one line: its message and the line of code that it is about.
 
-Compilers print the message last (Triton, under the lines of the kernel), in the middle (ninja, Inductor, under the command), or first.
-All of it is untrusted text: it is cut, and what could steer a terminal is taken out.
+Compilers print the message last (Triton, under the lines of the kernel), in the middle (ninja, Inductor, under the
+command), or first. All of it is untrusted text: it is shortened, and terminal control characters are removed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _LONGEST = 400
-#: Of the kernel, Triton prints the twelve lines that come before the one it is about.
+#: Triton prints the twelve lines of the kernel before the one it is about.
 _MOST_EXCERPT = 14
 _AT = re.compile(r"(?:.*: )?at (\d+):\d+:")
 _DEF = re.compile(r"\s*def (\w+)\(")
@@ -29,10 +29,10 @@ _COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def headline(text: str) -> str:
-    """The line of a compiler's text that helps most: the message of the innermost error, and where it is.
+    """The most helpful line of a compiler's output: the message of the innermost error, and where it is.
 
     Args:
-        text: what the compiler said, with the texts of the errors that caused it after it.
+        text: the compiler's output, with the errors that caused it after it.
     """
     lines = [line.rstrip() for line in printable(text).splitlines()]
     native = (found[1] for line in lines if (found := _NATIVE.search(line)))
@@ -42,7 +42,9 @@ def headline(text: str) -> str:
 
 
 def _triton(lines: list[str]) -> str:
-    """The last message under an excerpt of a kernel: a helper's error comes after those of the kernels that call it."""
+    """The last message under an excerpt of a kernel: a helper's error comes after those of the kernels that call
+    it.
+    """
     found = ""
     for number, line in enumerate(lines):
         place = _AT.fullmatch(line)
@@ -59,7 +61,7 @@ def _triton(lines: list[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Untrusted text as letters, line breaks and tabs alone."""
+    """Untrusted text reduced to printable characters, line breaks and tabs."""
     return "".join(
         letter if letter in "\n\t" or letter.isprintable() else "?" for letter in _COLOR.sub("", text)
     )

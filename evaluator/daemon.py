@@ -1,6 +1,6 @@
 """The referee's own process: JSON lines on standard input and output, driven by :mod:`evaluator.client`.
 
-One request at a time. Progress lines may come before an answer. Ends when standard input closes.
+It handles one request at a time. Progress lines may precede an answer. It exits when standard input closes.
 """
 
 from __future__ import annotations
@@ -29,18 +29,22 @@ if TYPE_CHECKING:
     from evaluator.referee.judging.core import RefereeCore
 
 _log = logging.getLogger(__name__)
-#: So often a referee without work looks whether another one needs memory.
+#: How often an idle referee checks whether another referee needs memory.
 _IDLE_SECONDS = 0.25
 
 
 def serve(
     device: str, work_dir: str, minimum_tier: str, client_pid: int, verdicts_dir: str, referees: int
 ) -> None:
-    """Runs until the client, whose process id is given, is gone."""
-    # If the client is killed, nothing untrusted may go on: our own end takes every fork server with it.
+    """Serves requests until the client process exits.
+
+    ``client_pid`` is the client's process id.
+    """
+    # If the client is killed, no untrusted code may keep running. When this process ends, every fork server
+    # ends with it.
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
     if client_pid and os.getppid() != client_pid:
-        return  # it was killed while we started
+        return  # the client was killed while this process started
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
 
@@ -49,13 +53,14 @@ def serve(
         out.flush()
 
     try:
-        # The fleet first, since its fork servers take seconds to import torch: it imports what we need of it meanwhile.
+        # Start the fleet first: its fork servers take seconds to import torch, and this process imports its
+        # own modules meanwhile.
         stores = Path(verdicts_dir).parent
         fleet = Fleet(open_device(device), Path(work_dir), minimum_tier, stores=stores, referees=referees)
         from evaluator.referee.judging.core import RefereeCore
 
         core = RefereeCore(device, Path(work_dir), minimum_tier, Path(verdicts_dir), referees, fleet=fleet)
-        # While it times, the referee moves to the device's core; until then it has no business there.
+        # The referee moves to the device's core only while it times.
         keep_to(core.fleet.role_cores)
     except EvaluatorError as error:
         answer({"fatal": type(error).__name__, "message": str(error)})
@@ -65,8 +70,9 @@ def serve(
             {"fatal": "RefereeLost", "message": f"the referee did not start: {told(error, Path(work_dir))}"}
         )
         return
-    # Once per torch version and user: seconds that the first compilation would otherwise wait for. It waits for what is left of
-    # them, and so does whoever times; describing a task and checking a candidate go on beside it.
+    # Warm up the compiler, once per torch version and user. It takes seconds that the first compilation would
+    # otherwise spend. Compilations and timing wait for it to finish; describing a task and checking a
+    # candidate do not.
     threading.Thread(target=_warm_up, args=(core.fleet,), name="warm-up", daemon=True).start()
     answer({"ready": True})
     try:
@@ -78,17 +84,20 @@ def serve(
 
 
 def _next_line(core: RefereeCore) -> str:
-    """The next request; empty when there will be none. There is one at a time, so none waits in a buffer of ours."""
+    """The next request, or an empty string when there are no more.
+
+    The client sends one request at a time, so no request can be waiting in a buffer here.
+    """
     while not select.select([sys.stdin], [], [], _IDLE_SECONDS)[0]:
         try:
             core.while_idle()
         except Exception:  # noqa: BLE001 - it may fail again when there is work, and says so then
-            _log.exception("memory could not be given back")
+            _log.exception("could not release memory")
     return sys.stdin.readline()
 
 
 def _answered(core: RefereeCore, request: dict[str, Any], answer: Any, work_dir: Path) -> dict[str, Any]:
-    """What to answer; a bug of ours reaches the caller in words and does not end the referee."""
+    """The answer to a request. An internal error is returned in words and does not end the referee."""
     try:
         return {"answer": _handle(core, request, answer)}
     except EvaluatorError as error:

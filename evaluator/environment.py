@@ -17,7 +17,7 @@ _SOURCES = (".py", ".c", ".cu")
 
 
 def package_version(package: str) -> str | None:
-    """The version that a package's metadata names, without importing it; None where it is not installed."""
+    """A package's version from its metadata, without importing it; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -25,12 +25,12 @@ def package_version(package: str) -> str | None:
 
 
 def thread_count() -> int:
-    """Threads that torch may use in a role."""
+    """Number of threads that torch may use in a role."""
     return os.cpu_count() or 1
 
 
 def measured_on(device: Device) -> dict[str, Any]:
-    """A verdict's environment, all but the sandbox tier and the ceilings."""
+    """A verdict's environment, except the sandbox tier and the ceilings."""
     found = {
         **device.facts(),
         "torch": package_version("torch") or "none",
@@ -43,7 +43,7 @@ def measured_on(device: Device) -> dict[str, Any]:
 
 @cache
 def harness_digest() -> str:
-    """Hex SHA-256 over this package's own sources: what an edited referee measured answers no question to another one."""
+    """Hex SHA-256 over this package's own sources: an edited referee must not reuse another one's results."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
     for path in sorted(root.rglob("*")):

@@ -1,14 +1,12 @@
 """Errors of the evaluator.
 
 EvaluatorError
- |- SandboxUnavailable     nothing on this machine isolates untrusted code well enough
- |- RefereeLost            the referee's process died or was killed while a call was running
- |- RoleFailure            an untrusted process ended, hung or broke its protocol
-     |- RoleTimeout        it outlived its deadline and was killed
-     |- RoleExited         it ended by itself before it answered
-     |- RoleReported       it answered with an error of its own (an exception in user code)
-     |- DeviceFull         nobody's fault: the GPU has no memory left for a process
-     |- ProtocolViolation  it answered with something that is not a valid frame
+ |- SandboxUnavailable     this machine cannot isolate untrusted code well enough |- RefereeLost            the
+ referee's process died or was killed during a call |- RoleFailure            an untrusted process ended, hung or
+ broke its protocol |- RoleTimeout        it exceeded its deadline and was killed |- RoleExited         it ended
+ before it answered |- RoleReported       it answered with an error of its own (an exception in user code) |-
+ DeviceFull         the GPU has no memory left for a process; the user code is not at fault |- ProtocolViolation
+ it answered with something that is not a valid frame
 """
 
 from __future__ import annotations
@@ -21,15 +19,15 @@ from evaluator.compiler_words import printable
 
 
 class EvaluatorError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose."""
 
 
 class SandboxUnavailable(EvaluatorError):
-    """No sandbox tier at or above the required one passed its self-test; nothing untrusted is run.
+    """No sandbox tier at or above the required one passed its self-test, so nothing untrusted runs.
 
     Args:
         message: why, tier by tier.
-        attacks: results of the last self-test, if it came that far.
+        attacks: results of the last self-test, if there was one.
     """
 
     def __init__(self, message: str, attacks: Sequence[dict[str, Any]] = ()) -> None:
@@ -38,17 +36,17 @@ class SandboxUnavailable(EvaluatorError):
 
 
 class RefereeLost(EvaluatorError):
-    """The referee's process is gone; the evaluation in flight has no verdict."""
+    """The referee's process is gone; the evaluation in progress has no verdict."""
 
 
 class RoleFailure(EvaluatorError):
     """An untrusted process did not do what it was asked.
 
     Args:
-        word: the verdict word this failure stands for.
+        word: the verdict word for this failure.
         sentence: one sentence for the user.
-        detail: untrusted text (a traceback, compiler output), already capped.
-        role: whose process it was; empty where no process is to blame.
+        detail: untrusted text (a traceback, compiler output), already shortened.
+        role: whose process it was; empty if no process is to blame.
     """
 
     def __init__(self, word: str, sentence: str, detail: str = "", role: str = "") -> None:
@@ -60,7 +58,7 @@ class RoleFailure(EvaluatorError):
 
 
 class RoleTimeout(RoleFailure):
-    """The process outlived its deadline and was killed."""
+    """The process exceeded its deadline and was killed."""
 
 
 class RoleExited(RoleFailure):
@@ -68,18 +66,18 @@ class RoleExited(RoleFailure):
 
 
 class RoleReported(RoleFailure):
-    """User code raised; the process itself is well."""
+    """User code raised; the process itself still works."""
 
 
 class DeviceFull(RoleFailure):
-    """The GPU has no memory left for a process to be judged in; later it may."""
+    """The GPU has no memory left for a process; a later attempt may succeed."""
 
 
 class ProtocolViolation(RoleFailure):
-    """The process sent bytes that are no valid frame."""
+    """The process sent bytes that are not a valid frame."""
 
 
 def is_disk_trouble(error: BaseException) -> bool:
-    """Whether an error is the disk's, which passes when somebody makes room or mends it, and not the fault of what ran."""
+    """Whether an error comes from the disk (full or broken) and not from the code that ran."""
     passing = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
     return isinstance(error, OSError) and error.errno in passing

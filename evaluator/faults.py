@@ -1,4 +1,4 @@
-"""Errors of our own that nothing foresaw: one sentence for the user, the traceback in a file that the sentence names."""
+"""Unexpected internal errors: one sentence for the user, and the traceback in a file that the sentence names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ EXIT_FAULT = 2
 
 
 def told(error: BaseException, work_dir: Path) -> str:
-    """The sentence for an error, whose traceback is kept below ``work_dir``."""
+    """The sentence for an error. Its traceback is written below ``work_dir``."""
     first = printable(str(error)).strip().partition("\n")[0][:_LONGEST]
     words = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    return f"an error of Kernelwright's own ({words}); {_kept(error, work_dir / FOLDER)}"
+    return f"an internal error of Kernelwright ({words}); {_kept(error, work_dir / FOLDER)}"
 
 
 def _kept(error: BaseException, folder: Path) -> str:
@@ -34,12 +34,12 @@ def _kept(error: BaseException, folder: Path) -> str:
     except OSError as unwritten:
         place = traceback.extract_tb(error.__traceback__)[-1:]
         where = "".join(f", at {Path(frame.filename).name}:{frame.lineno}" for frame in place)
-        return f"its traceback could not be kept in {folder} ({unwritten.strerror}){where}"
+        return f"its traceback could not be written to {folder} ({unwritten.strerror}){where}"
     return f"please report it with {path}"
 
 
 def guarded(command_line: Callable[[], object]) -> None:
-    """Runs a command line; an error that it does not handle becomes a sentence and exit status 2.
+    """Runs a command line. An unhandled error becomes a sentence and exit status 2.
 
     Raises:
         SystemExit: as the command line ends, or with status 2.

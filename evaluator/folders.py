@@ -1,4 +1,4 @@
-"""Where a referee keeps its files."""
+"""Where a referee stores its files."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def default_work_dir() -> Path:
 
 
 def verdicts_folder(work_dir: Path) -> Path:
-    """Where a referee with this work folder keeps its verdicts."""
+    """Where a referee with this work folder stores its verdicts."""
     return work_dir / "verdicts"

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: What a task may declare of an input, ``DOMAIN = {"x": "non_negative"}``: what its values are (in the range of
-#: its draws, nothing else of them), or that it is used as it is drawn.
+#: What a task may declare of an input, ``DOMAIN = {"x": "non_negative"}``: the kind of its values (in the range of
+#: its draws, without further structure), or that it is used exactly as drawn.
 DOMAINS = ("non_negative", "positive", "in_range", "as_drawn")
 FREE, PLACED, TURNED, DRAWN = "free", "placed", "turned", "drawn"
 
@@ -35,17 +35,17 @@ _IN_WORDS = {
     "sum": "the same sum along dimension",
     "norm": "the same norm along dimension",
     "sorted": "sorted along dimension",
-    "repeated": "one value all along dimension",
+    "repeated": "one value along all of dimension",
 }
 
 
 @dataclass(frozen=True)
 class Structure:
-    """What is known of one input.
+    """The structure of one input.
 
     Attributes:
-        found: words of this module, ``sum``, ``norm``, ``sorted`` and ``repeated`` with a dimension behind a colon.
-        domain: one of :data:`DOMAINS`, empty where the task declares nothing.
+        found: words of this module; ``sum``, ``norm``, ``sorted`` and ``repeated`` with a dimension after a colon.
+        domain: one of :data:`DOMAINS`, empty if the task declares nothing.
     """
 
     found: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Structure:
         return PLACED if placed else TURNED if kept else FREE
 
     def turns(self, dimensions: int) -> list[list[int]]:
-        """Groups of dimensions along which lines may change places, those of a group in the same way."""
+        """Groups of dimensions whose lines may be permuted, the same way within a group."""
         fixed = {_line(word)[1] for word in self.found if _line(word)[0] == "sorted"}
         groups = [[at] for at in range(dimensions) if at not in fixed]
         if not any(word in _SQUARE for word in self.found):
@@ -75,7 +75,7 @@ class Structure:
 
     @property
     def words(self) -> str:
-        """In words, empty where nothing is known."""
+        """In words; empty if nothing is known."""
         parts = []
         for word in self.found:
             kind, dimension = _line(word)
@@ -87,20 +87,20 @@ class Structure:
 
 
 def parse(found: object, domain: object, dimensions: int) -> Structure:
-    """What a reference's process says of an input.
+    """Reads what a reference's process reports of an input.
 
     Raises:
         ValueError: it is none of the words above.
     """
     if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
-        raise ValueError("a structure is no list of words")
+        raise ValueError("a structure must be a list of words")
     for word in found:
         kind, dimension = _line(word)
         known = word in (CONSTANT, FEW_VALUES, *_TRIANGULAR, *_SQUARE)
         if not known and (kind not in _LINES or not 0 <= dimension < dimensions):
-            raise ValueError(f"{word!r:.60} is no structure")
+            raise ValueError(f"{word!r:.60} is not a structure")
     if domain not in ("", *DOMAINS):
-        raise ValueError(f"{domain!r:.60} is no domain")
+        raise ValueError(f"{domain!r:.60} is not a domain")
     return Structure(tuple(found), str(domain))
 
 

@@ -35,18 +35,20 @@ def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
 
 
 def keep_json(path: Path, value: Any) -> None:
-    """Writes a small file in the place of an older one; without room on the disk nothing is kept, and a warning is logged."""
+    """Writes a small file, replacing an older one. If the disk is full, nothing is stored and a warning is logged."""
     try:
         with replacing(path) as file:
             json.dump(value, file)
     except OSError as error:
-        _log.warning("%s could not be kept: %s", path.name, error)
+        _log.warning("%s could not be stored: %s", path.name, error)
 
 
 def seal(name: str, data: bytes) -> bytes:
-    """A digest (32 bytes) of what is kept under a name: damaged, or moved to another name, the two no longer fit.
+    """A digest (32 bytes) over a name and its data.
 
-    It is no proof against whoever may write the folder.
+    It no longer matches if the data is damaged or moved to another name.
+
+    It does not protect against anyone with write access to the folder.
     """
     return hashlib.sha256(name.encode() + b"\0" + data).digest()
 
@@ -57,18 +59,18 @@ def keep_sealed(path: Path, value: Any) -> None:
 
 
 def read_sealed(path: Path) -> Any:
-    """What was kept under exactly this name.
+    """Reads what was stored under exactly this name.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        ValueError: it is damaged, or was kept under another name.
+        ValueError: it is damaged, or was stored under another name.
     """
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ValueError(str(error)) from None
     if not isinstance(kept, dict) or kept.get("seal") != _seal(path, kept.get("value")):
-        raise ValueError(f"{path.name} is not what was kept under this name")
+        raise ValueError(f"{path.name} is damaged or was stored under another name")
     return kept["value"]
 
 

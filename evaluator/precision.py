@@ -1,7 +1,7 @@
-"""Precision tiers: what the operands of a task's products may be rounded to, on both sides.
+"""Precision tiers: how far the operands of a task's products may be rounded, on both sides.
 
-A tier bounds the error and names no method: a kernel that puts a product together from several of lower precision is right in
-every tier that its error fits. How far each tier lets a result go is in :mod:`evaluator.oracle.tolerance`.
+A tier bounds the error and prescribes no method: a kernel that combines several lower-precision products passes in
+every tier that its error fits. :mod:`evaluator.oracle.tolerance` has the resulting tolerance.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from evaluator.sources import TaskSource
 
-#: What PyTorch does unless it is told otherwise; a file that says nothing means this.
+#: PyTorch's default settings; they apply to a file that declares no tier.
 DEFAULT = "default"
 
 
@@ -20,9 +20,9 @@ class Tier(NamedTuple):
 
     Attributes:
         words: what it allows.
-        matrix_tf32: whether float32 products of matrices may be computed in TF32 (``torch.backends.cuda.matmul.allow_tf32``).
-        cudnn_tf32: the same of what cuDNN computes: convolutions and recurrent layers (``torch.backends.cudnn.allow_tf32``).
-        mantissa_bits: explicit bits that an operand keeps where it may be rounded, None where it may not.
+        matrix_tf32: whether float32 matrix products may use TF32 (``torch.backends.cuda.matmul.allow_tf32``).
+        cudnn_tf32: the same for cuDNN: convolutions and recurrent layers (``torch.backends.cudnn.allow_tf32``).
+        mantissa_bits: explicit bits that a rounded operand keeps, None if it may not be rounded.
     """
 
     words: str
@@ -43,16 +43,16 @@ _DECLARATION = re.compile(r"^PRECISION\s*(?::[^=\n]*)?=\s*[\"'](\w*)[\"']", re.M
 
 
 def declared(source: str) -> str:
-    """The tier that a task's file names. The file is not parsed: a tier that it computes is taken for :data:`DEFAULT`."""
+    """The tier that a task's file declares. The file is not parsed: a computed tier counts as :data:`DEFAULT`."""
     found: list[str] = _DECLARATION.findall(source)
     return found[-1] if found else DEFAULT
 
 
 def with_precision(task: TaskSource, tier: str | None) -> TaskSource:
-    """The task in the tier that a request names, which overrides the file's; the same task where that changes nothing.
+    """The task with the tier of a request, which overrides the file's. The same task if nothing changes.
 
-    The tier is written into the file, so that whatever is kept for a task (verdicts, baselines) is kept for its tier, and a
-    bundle's reference says in which tier it was judged.
+    The tier is written into the file, so that everything stored for a task (verdicts, baselines) is stored per
+    tier, and a bundle's reference states its tier.
 
     Raises:
         ValueError: there is no such tier.
@@ -60,10 +60,10 @@ def with_precision(task: TaskSource, tier: str | None) -> TaskSource:
     if tier is None or tier == declared(task.source):
         return task
     if tier not in TIERS:
-        raise ValueError(f"{tier!r} is no precision; use one of {', '.join(TIERS)}")
+        raise ValueError(f"{tier!r} is not a precision; use one of {', '.join(TIERS)}")
     return TaskSource(task.name, f'{task.source.rstrip()}\n\n\nPRECISION = "{tier}"\n')
 
 
 def rounds_operands(tier: str, *, gpu: bool) -> bool:
-    """Whether a tier allows more than strict arithmetic does. A CPU has no TF32, so that the default there is strict."""
+    """Whether a tier allows more than strict arithmetic. A CPU has no TF32, so its default is strict."""
     return TIERS[tier].mantissa_bits is not None and (gpu or tier != DEFAULT)

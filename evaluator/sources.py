@@ -1,4 +1,4 @@
-"""What is judged: the text of a task and the text of a candidate, named by their hashes."""
+"""What is judged: the sources of a task and a candidate, identified by their hashes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CandidateSource:
         source: its text.
         origin: what proposed it.
         label: for people.
-        delivered: it is what a job delivers or delivered, so its module is timed by the call that it has of its own; see
+        delivered: a job delivers or delivered it, so its module is timed with its own custom call; see
             :mod:`evaluator.roles.dispatch`.
     """
 
@@ -47,5 +47,5 @@ class CandidateSource:
 
 
 def task_folder(sha256: str) -> str:
-    """Name of the folder, in a referee's store, of what was compiled for a task."""
+    """Name of the folder, in a referee's store, for files compiled for a task."""
     return f"task-{sha256[:32]}"

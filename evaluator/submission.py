@@ -1,6 +1,7 @@
-"""What is judged of a task that a user submitted: the file itself, or, where it declares no `DIMS`, the file with the space found.
+"""Prepares a user's task for judging: the file itself or, if it declares no `DIMS`, the file with its inferred
+space.
 
-What was found is kept: a task has the same space for every candidate, and the next referee need not look for it again.
+The result is stored: a task has the same space for every candidate, and later referees need not infer it again.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from evaluator.shapes.inference.declaring import declared, overridden
 from evaluator.shapes.inference.result import DEADLINE_S, TOO_LATE, RunsTools, infer
 from evaluator.sources import TaskSource
 
-# Not parsed: that would be done in a process of its own. A file that hides its DIMS from this gets the inferred one.
+# Not parsed, which would need a separate process. A file that hides its DIMS from this check gets the inferred
+# one.
 _DECLARATION = re.compile(r"^\s*DIMS\s*[:=]", re.MULTILINE)
 _OWN_REDRAW = re.compile(r"^\s*(def\s+redraw\b|redraw\s*[:=])", re.MULTILINE)
-#: PyTorch's default initialization shrinks a signal sixfold at every linear layer with a ReLU, so that of a deep module's output
-#: only the biases are left. A matrix of variance 2 / fan-in keeps its size (He et al., 2015, arXiv:1502.01852).
+#: PyTorch's default initialization shrinks a signal sixfold at every linear layer with a ReLU. A deep module's
+#: output is then almost only its biases. A matrix of variance 2 / fan-in keeps the signal's size (He et al., 2015,
+#: arXiv:1502.01852).
 _REDRAW = '''
 
 def redraw(model, generator):
@@ -55,8 +58,8 @@ class Submission:
 
     Attributes:
         task: the file that is judged.
-        inferred: what inference says, see :meth:`evaluator.shapes.inference.result.Inferred.as_json`, without the rebuilt
-            file; None where the file declares its space.
+        inferred: the inference result, see :meth:`evaluator.shapes.inference.result.Inferred.as_json`, without the
+            rebuilt file; None if the file declares its space.
     """
 
     task: TaskSource
@@ -64,19 +67,22 @@ class Submission:
 
 
 def declares_space(task: TaskSource) -> bool:
-    """Whether the file says which sizes it may have."""
+    """Whether the file declares which sizes it may have."""
     return _DECLARATION.search(task.source) is not None
 
 
 def livelier(given: Submission) -> Submission | None:
-    """The same task with weights under which its output depends on its inputs; None where the file declares its space or ``redraw``."""
+    """The same task with weights that make its output depend on its inputs.
+
+    None if the file declares its space or ``redraw``.
+    """
     if given.inferred is None or _OWN_REDRAW.search(given.task.source):
         return None
     return replace(given, task=TaskSource(given.task.name, given.task.source + _REDRAW))
 
 
 class Submissions:
-    """Finds the space of tasks and keeps what was found in ``folder``, which is private to the referee."""
+    """Infers the space of tasks and stores the results in ``folder``, which is private to the referee."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -93,8 +99,7 @@ class Submissions:
 
         Args:
             task: as it was submitted.
-            space: what its user would rather have than what is inferred, see
-                :func:`evaluator.shapes.inference.declaring.overridden`.
+            space: the user's overrides, see :func:`evaluator.shapes.inference.declaring.overridden`.
             tools: where its code may run.
             deadline_s: seconds for the search.
 
@@ -123,7 +128,7 @@ class Submissions:
                 "task_rejected", f"no size of the task can be varied: {found.reason}; leave the space out"
             )
         inferred = {name: value for name, value in found.as_json().items() if name != "source"}
-        # What a busy machine may be to blame for is tried again.
+        # A failure that a busy machine may have caused is tried again.
         if found.reason != TOO_LATE:
             self._keep(path, source, inferred)
         return Submission(TaskSource(task.name, source), inferred)

@@ -1,4 +1,4 @@
-"""The verdict: one module defines it, everything else reads it. JSON-able through :func:`as_json`."""
+"""The verdict's data types. :func:`as_json` turns a verdict into plain JSON values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 SCHEMA = "kernelwright.verdict/1"
-#: Bump when a change makes old and new figures incomparable.
+#: Increase this when a change makes new figures incomparable with old ones.
 HARNESS_VERSION = "11"
 
 WORDS = (
@@ -16,32 +16,33 @@ WORDS = (
     "contract_violation", "task_rejected", "not_judged",
 )  # fmt: skip
 SEVERITIES = ("cheat", "error", "warning", "info")
-#: What kind of win it is. Observed in the candidate's own process, so descriptive: no score depends on it.
+#: Where a speedup comes from. Labels are observed inside the candidate's own process, so they only describe:
+#: no score depends on them.
 LABELS = (
     "own_kernel", "library_call", "graph_rewrite", "precision_change", "launch_overhead_removal", "compiler",
 )  # fmt: skip
-#: Rule of a finding: a GPU had no memory left, so that another time there may be a verdict.
+#: Rule of a finding: the GPU had no free memory. A later run may reach a verdict.
 NO_ROOM = "no_device_memory"
-#: Strata of a summary's headline, those of one line with the same weight; the first line of which any was timed counts. Traffic
-#: with weights comes before them all.
+#: Strata that make up a summary's headline. Strata in one group have equal weight; the first group with a
+#: timed shape is used. Weighted traffic takes precedence over all of them.
 HEADLINE = (("own", "near"), ("given",))
 DECISIONS = ("faster", "same", "slower", "undecided")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing the referee noticed: a rule's name, how bad it is, and the evidence in words."""
+    """One observation by the referee: rule name, severity, and evidence in words."""
 
     rule: str
     severity: str
     evidence: str
-    #: Of a wrong result: coarsely where and how, see :mod:`evaluator.oracle.places`.
+    #: For a wrong result: roughly where and how it is wrong; see :mod:`evaluator.oracle.places`.
     places: dict[str, str | int | float] | None = None
 
 
 @dataclass(frozen=True)
 class ShapeResult:
-    """What was measured at one shape; times in microseconds per call, speedup = best baseline over candidate."""
+    """Measurements at one shape. Times are microseconds per call; speedup = best baseline / candidate."""
 
     dims: dict[str, Any]
     split: str
@@ -49,7 +50,8 @@ class ShapeResult:
     correct: bool
     error: dict[str, float]
     timed: bool = False
-    #: By name: ``median_us``, and of a compiled one what :attr:`evaluator.referee.sides.open_shape.Baseline.made` says.
+    #: By baseline name: ``median_us``, and for compiled baselines also the fields of
+    #: :attr:`evaluator.referee.sides.open_shape.Baseline.made`.
     baselines: dict[str, dict[str, Any]] = field(default_factory=dict)
     best_baseline: str | None = None
     baseline_us: float | None = None
@@ -59,26 +61,31 @@ class ShapeResult:
     decision: str | None = None
     log_ratios: tuple[float, ...] = ()
     disturbed_quads: int = 0
-    #: The same as replays of a CUDA graph: ``baseline``, ``baseline_us``, ``candidate_us``, ``speedup``, ``ci95``,
-    #: ``decision``, ``log_ratios`` and ``pairs``; or ``why_not``. None where it was not asked for.
+    #: The same measurement as CUDA graph replays: ``baseline``, ``baseline_us``, ``candidate_us``,
+    #: ``speedup``, ``ci95``, ``decision``, ``log_ratios`` and ``pairs``; or ``why_not``. None if not
+    #: requested.
     captured: dict[str, Any] | None = None
-    #: The same with all calls of a block on one refreshed buffer, and ``launch``: ``captured`` or ``eager``.
+    #: The same measurement with every call of a block on one refreshed buffer, plus ``launch``: ``captured``
+    #: or ``eager``.
     warm: dict[str, Any] | None = None
-    #: Joules per call at a few shapes, where asked for: ``baseline`` and ``candidate`` (:class:`evaluator.energy.windows.Energy`),
-    #: ``ratio`` of the two; or ``why_not``.
+    #: Joules per call at a few shapes, if requested: ``baseline`` and ``candidate``
+    #: (:class:`evaluator.energy.windows.Energy`) and their ``ratio``; or ``why_not``.
     energy: dict[str, Any] | None = None
-    #: Clock of the multiprocessors meanwhile, lowest and highest in MHz, and why it was held back, if it was.
+    #: Lowest and highest multiprocessor clock during the measurement in MHz, and why it was throttled, if it
+    #: was.
     clock: dict[str, Any] | None = None
-    #: Where it was measured in several pairs of fresh processes: each pair's ``speedup``, number of ``quads`` (in the order of
-    #: ``log_ratios``), ``fresh_baseline``, and whether it is ``counted``. Then ``speedup`` is the geometric mean of those that are,
-    #: and ``ci95`` is over pairs.
+    #: When several pairs of fresh processes were measured: each pair's ``speedup``, number of ``quads`` (in
+    #: the order of ``log_ratios``), ``fresh_baseline``, and whether it is ``counted``. ``speedup`` is then
+    #: the geometric mean over counted pairs, and ``ci95`` is an interval over pairs.
     pairs: tuple[dict[str, Any], ...] = ()
-    #: ``speedup`` and ``ci95`` in cycles, where the clock varied or was held back; ``decision`` holds in both.
+    #: ``speedup`` and ``ci95`` in clock cycles, if the clock varied or was throttled. ``decision`` then holds
+    #: in time and in cycles.
     cycles: dict[str, Any] | None = None
-    #: Of this shape in the traffic that the task or the request names; None where it names others.
+    #: This shape's weight in the traffic of the task or request. None if the traffic does not name this
+    #: shape.
     weight: float | None = None
-    #: What the shape stands for: ``own``, ``near``, ``small``, ``traffic`` or, where the request names it, ``given``; an untimed
-    #: adversarial shape has the name of its kind (``prime``...).
+    #: What the shape represents: ``own``, ``near``, ``small``, ``traffic``, or ``given`` if the request names
+    #: it. For an untimed adversarial shape, the name of its kind (``prime``...).
     stratum: str = "given"
 
 
@@ -88,13 +95,13 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class KernelShare:
-    """One kernel or operation that was seen to run in a call of the candidate.
+    """One kernel or operation that ran in a call of the candidate.
 
     Attributes:
         name: without template arguments.
         kind: ``own``, ``compiler``, ``library`` or ``none`` (allocations, views, copies between devices).
-        share: of the time of that call, 0 to 1; the mean over the shapes that were looked at.
-        calls: in one call of the module, at the shape where there were most.
+        share: fraction of the call's time, 0 to 1, averaged over the observed shapes.
+        calls: count in one call of the module, at the shape where it is highest.
     """
 
     name: str
@@ -105,12 +112,13 @@ class KernelShare:
 
 @dataclass(frozen=True)
 class Verdict:
-    """See design section 3; field names are the JSON's.
+    """The result of one evaluation. Field names are the JSON keys.
 
-    ``summary`` has ``geomean_speedup`` with ``geomean_ci95``, ``worst_speedup`` (of all timed shapes), ``p5_speedup``,
-    ``share_slower``, ``share_faster`` and ``shapes`` of the headline (:data:`HEADLINE`), the same in ``by_split``, and of each stratum in
-    ``by_stratum``; ``traffic`` where the headline is weighted by it; ``overfit_index``.
-    ``measured_at`` is when it was reached (UTC); ``reused`` says that it was not reached now but kept from then.
+    ``summary`` has ``geomean_speedup`` with ``geomean_ci95``, ``worst_speedup`` (over all timed shapes),
+    ``p5_speedup``, ``share_slower``, ``share_faster`` and ``shapes`` for the headline (:data:`HEADLINE`). The same
+    figures are in ``by_split`` and, per stratum, in ``by_stratum``. ``traffic`` is set if traffic weights the
+    headline. ``overfit_index`` compares splits. ``measured_at`` is when the verdict was reached (UTC). ``reused``
+    marks a stored verdict from that time.
     """
 
     verdict: str
@@ -129,12 +137,13 @@ class Verdict:
     compile_s: float | None
     stages_s: dict[str, float]
     elapsed_s: float
-    #: Which counter was read and what the idle device draws (``counter``, ``idle_w``), or ``why_not``; None where nobody asked.
+    #: The energy counter and the idle device's power (``counter``, ``idle_w``), or ``why_not``. None if not
+    #: requested.
     energy: dict[str, Any] | None = None
     detail: str = ""
     labels: tuple[str, ...] = ()
     kernels: tuple[KernelShare, ...] = ()
-    #: In which it was judged, see :mod:`evaluator.precision`; empty where nothing came to be judged.
+    #: The precision tier used for judging; see :mod:`evaluator.precision`. Empty if nothing was judged.
     precision: str = ""
     schema: str = SCHEMA
     measured_at: str = field(default_factory=_now)
@@ -145,12 +154,12 @@ class Verdict:
             raise ValueError(f"unknown verdict word {self.verdict!r}")
 
 
-#: In what is said of a compiled baseline whose module was cut into several graphs.
+#: Marks text about a compiled baseline whose module was split into several graphs.
 BREAKS = "graph break"
 
 
 def compiled_words(shapes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What the compiler made of the reference, in a line for each of its modes that was a baseline at some of a verdict's shapes."""
+    """What the compiler made of the reference: one line for each compile mode that was a baseline at any shape."""
     found: dict[str, Mapping[str, Any]] = {}
     for shape in shapes:
         for name, row in (shape.get("baselines") or {}).items():
@@ -166,12 +175,12 @@ def _made_words(row: Mapping[str, Any]) -> str:
         where = [f"line {line}: {reason}" if line else str(reason) for line, reason in row["reasons"]]
         words += f" ({'; '.join(where)})"
     if not kernels:
-        return f"{words}, no kernel generated: calls of libraries alone"
+        return f"{words}, no kernel generated, only library calls"
     return f"{words}, {kernels} kernel{'s' if kernels > 1 else ''} generated"
 
 
 def by_size(summary: Mapping[str, Any]) -> str:
-    """What stands beside a headline: the geometric mean of each stratum that was timed; empty where there is one or none."""
+    """The geometric mean of each timed stratum, shown beside the headline. Empty if fewer than two were timed."""
     found = [
         f"{stratum} {figures['geomean_speedup']:.2f}x"
         for stratum, figures in (summary.get("by_stratum") or {}).items()
@@ -206,7 +215,7 @@ def without_measurement(
     environment: dict[str, Any],
     detail: str = "",
 ) -> Verdict:
-    """A verdict on something that was never run: a task that was refused, a fault of ours, a line that cannot be read."""
+    """A verdict without a run: a refused task, an internal error, or an unreadable line of a batch."""
     from evaluator.timing.statistics import summarize
 
     return Verdict(
@@ -237,7 +246,7 @@ def without_measurement(
 
 
 def ran_no_kernel(verdict: Mapping[str, Any]) -> bool:
-    """Whether a file that brings kernels was watched and ran none of them, nor what a compiler or a graph made of the reference."""
+    """Whether a file with kernels was observed to run none of them, and no compiled or captured reference either."""
     fell_back = any(finding.get("rule") == "fallback_ran" for finding in verdict.get("findings") or ())
     ran = {"own_kernel", "compiler", "launch_overhead_removal"} & set(verdict.get("labels") or ())
     return fell_back and not ran

@@ -1,8 +1,9 @@
-"""Verdicts kept for the next time that the same source is submitted: a second submission is answered from here.
+"""Stores verdicts, so that a second submission of the same source is answered at once.
 
-One JSON file a verdict, below the referee's work folder, written by the referee's process alone and atomically. No
-sandbox sees the folder: the namespaces tier mounts none of it, the landlock tier grants none of it. A verdict answers a
-question only if everything that its figures depend on is the same, see :class:`Question` and :meth:`VerdictStore.find`.
+One JSON file per verdict, below the referee's work folder, written atomically and only by the referee's process.
+No sandbox sees the folder: the namespaces tier does not mount it, the landlock tier grants no access. A verdict is
+reused only if everything that its figures depend on is the same, see :class:`Question` and
+:meth:`VerdictStore.find`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from evaluator.sources import CandidateSource, TaskSource
 from evaluator.submission import declares_space
 from evaluator.verdict import SCHEMA
 
-#: Faults of ours and of the task, and a deadline that was set for one run: not facts about the candidate.
+#: Verdicts due to internal faults, the task, or a deadline of one run: not facts about the candidate.
 _NOT_KEPT = ("not_judged", "timeout", "task_rejected")
-#: Weakest first: a verdict reached behind a stronger wall serves where a weaker one is allowed.
+#: Weakest first: a verdict from a stronger sandbox can be reused where a weaker one is allowed.
 _TIERS = ("landlock", "namespaces")
 _KEPT_PER_TASK = 10_000
 
@@ -38,7 +39,7 @@ class Question:
         task, candidate: SHA-256 of the sources.
         effort: ``screen`` or ``confirm``.
         splits: which shapes, in any order.
-        shapes: canonical JSON of the shapes that were given instead of sampled ones, or an empty text.
+        shapes: canonical JSON of shapes that were given instead of sampled ones, or an empty string.
     """
 
     task: str
@@ -62,7 +63,7 @@ class Question:
 
     @property
     def repeatable(self) -> bool:
-        """Held-out shapes are drawn anew each time, so that question is never the same twice."""
+        """Held-out shapes are drawn anew each time, so a question about them is never the same twice."""
         return "held_out" not in self.splits
 
 
@@ -74,7 +75,7 @@ def given_shapes(
     *,
     submitted: bool,
 ) -> dict[str, Any]:
-    """All that decides at which shapes a task is judged, for :attr:`Question.shapes`."""
+    """Everything that decides at which shapes a task is judged, for :attr:`Question.shapes`."""
     given: dict[str, Any] = dict(shapes or {})
     if traffic:
         given["traffic"] = list(traffic)
@@ -87,7 +88,7 @@ class VerdictStore:
     """The verdicts of one work folder.
 
     Args:
-        folder: where the files lie; made when the first verdict is kept.
+        folder: where the files are; created when the first verdict is stored.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -107,7 +108,7 @@ class VerdictStore:
         space: Mapping[str, Any] | None = None,
         submitted: bool = False,
     ) -> dict[str, Any] | None:
-        """The kept verdict on a candidate, under the names by which it is asked for now, or None."""
+        """The stored verdict on a candidate, with the names of the current request, or None."""
         given = given_shapes(task, shapes, traffic, space, submitted=submitted)
         question = Question.of(task.sha256, candidate.sha256, effort, splits, given)
         verdict = self.find(question, measured_on(device), minimum_tier)
@@ -121,11 +122,11 @@ class VerdictStore:
     ) -> dict[str, Any] | None:
         """The verdict on a question in this environment, marked ``reused``, or None.
 
-        A ``confirm`` verdict answers a ``screen`` question, not the other way round.
+        A ``confirm`` verdict answers a ``screen`` question, but not the reverse.
 
         Args:
             question: what is asked.
-            environment: as :func:`evaluator.environment.measured_on` says it now.
+            environment: the current result of :func:`evaluator.environment.measured_on`.
             minimum_tier: the weakest sandbox in which the verdict may have been reached.
         """
         if not question.repeatable or minimum_tier not in _TIERS or not self._is_ours():
@@ -140,7 +141,7 @@ class VerdictStore:
         return None
 
     def keep(self, question: Question, verdict: dict[str, Any]) -> None:
-        """Keeps a verdict as JSON-able dictionaries, if it is one that may be used again."""
+        """Stores a verdict as JSON-able dictionaries, if it may be reused."""
         if not question.repeatable or verdict["verdict"] in _NOT_KEPT:
             return
         identity = _identity(question, verdict["environment"])
@@ -152,7 +153,7 @@ class VerdictStore:
             json.dump({"identity": identity, "verdict": verdict}, file)
 
     def _is_ours(self) -> bool:
-        """Whether the folder is there and nobody else can put a verdict into it."""
+        """Whether the folder exists and only this user can write verdicts to it."""
         try:
             status = self._folder.stat()
         except OSError:
@@ -167,7 +168,7 @@ class VerdictStore:
         identity = _identity(question, environment)
         try:
             kept = json.loads(self._path(question, identity).read_text(encoding="utf-8"))
-            # The name is a hash of this; the comparison also drops a file that was damaged or put in another's place.
+            # The name is a hash of this. The comparison also rejects a file that was damaged or moved.
             if kept["identity"] != json.loads(json.dumps(identity)):
                 return None
             verdict: dict[str, Any] = kept["verdict"]
@@ -177,13 +178,13 @@ class VerdictStore:
 
 
 def _identity(question: Question, environment: Mapping[str, Any]) -> dict[str, Any]:
-    # What the machine reaches at best describes it, and measuring that again makes no other machine of it.
+    # Measured peak rates describe the machine. Measuring them again does not make it another machine.
     named = {name: value for name, value in environment.items() if name != "ceilings"}
     return {"question": asdict(question), "environment": named, "harness": harness_digest()}
 
 
 def _forget_oldest(folder: Path) -> None:
-    """Keeps a task's folder from growing without end."""
+    """Keeps a task's folder from growing without limit."""
     with os.scandir(folder) as entries:
         files = [(entry.stat().st_mtime_ns, entry.path) for entry in entries]
     for _, path in sorted(files)[: max(0, len(files) - _KEPT_PER_TASK + 1)]:

@@ -1,1 +1,1 @@
-"""Many candidates at once: a manifest in, one JSON line per verdict out, resumable."""
+"""Judges many candidates: a manifest in, one JSON line per verdict out, resumable."""

@@ -1,4 +1,4 @@
-"""The manifest of a batch: one JSON object a line, each checked by itself, so that a bad line spoils no other."""
+"""The manifest of a batch: one JSON object per line, each checked separately, so that a bad line affects no other."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _EFFORTS = ("screen", "confirm")
 
 
 class ManifestUnreadable(Exception):
-    """The manifest as a whole cannot be read; the message says why."""
+    """The whole manifest cannot be read; the message says why."""
 
 
 class _Bad(Exception):
-    """One line is of no use; the message says why."""
+    """One line cannot be used; the message says why."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing to judge.
+    """One evaluation to run.
 
     Attributes:
         line: number in the manifest, from 1.
@@ -46,7 +46,7 @@ class Entry:
         device: ``cpu`` or ``cuda``.
         shapes: shapes to use instead of sampled ones, by split.
         deadline_s: seconds for the whole evaluation.
-        digest: SHA-256 over everything that is asked, sources included; the name is no part of it.
+        digest: SHA-256 over the whole question including sources, but not the name.
     """
 
     line: int
@@ -63,11 +63,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that asks nothing that could be judged.
+    """A line that cannot be judged.
 
     Attributes:
         line: number in the manifest, from 1.
-        id: its name where it has a usable one of its own.
+        id: its name if it has a usable one of its own.
         reason: one sentence.
         digest: SHA-256 over its bytes and the reason.
     """
@@ -79,14 +79,14 @@ class BadLine:
 
 
 def read_manifest(path: Path, default_device: str) -> list[Entry | BadLine]:
-    """All lines but the empty ones, in order.
+    """All nonempty lines, in order.
 
     Args:
         path: the manifest; paths inside are relative to its folder.
-        default_device: of lines that name none.
+        default_device: for lines without one.
 
     Raises:
-        ManifestUnreadable: it is missing, no file, or may not be read.
+        ManifestUnreadable: it is missing, not a file, or not readable.
     """
     try:
         with _open_regular(path) as file:
@@ -97,7 +97,7 @@ def read_manifest(path: Path, default_device: str) -> list[Entry | BadLine]:
 
 def _lines(file: BinaryIO, folder: Path, default_device: str) -> Iterator[Entry | BadLine]:
     seen: dict[str, int] = {}
-    # Many lines share a task; its text is kept once.
+    # Many lines share a task, so its source is kept once.
     tasks: dict[tuple[str, str], TaskSource] = {}
     number = 0
     while raw := file.readline(MAX_LINE_BYTES + 1):
@@ -144,7 +144,7 @@ def _parse(raw: bytes) -> dict[str, Any]:
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON number")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _name(fields: dict[str, Any]) -> str:
@@ -190,7 +190,7 @@ def _entry(
 
 
 def _source(value: Any, key: str, folder: Path) -> tuple[str, str]:
-    """(name of the file or "", text): a path, an object with ``source``, or a text of more than one line."""
+    """(name of the file or "", source): from a path, an object with ``source``, or a string of more than one line."""
     if isinstance(value, dict):
         unknown = sorted(set(value) - {"source"})
         if unknown:
@@ -217,7 +217,7 @@ def _source(value: Any, key: str, folder: Path) -> tuple[str, str]:
 
 
 def _open_regular(path: Path) -> BinaryIO:
-    """Opens a file for reading; a pipe or a device is refused instead of waited for."""
+    """Opens a file for reading. A pipe or a device is refused, so that nothing blocks."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

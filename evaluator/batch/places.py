@@ -1,4 +1,4 @@
-"""Where the referees of a batch run: how many on which device, and with which GPU in sight."""
+"""Where the referees of a batch run: how many on which device, and with which visible GPU."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from pathlib import Path
 
 from evaluator.errors import EvaluatorError
 
-#: A referee keeps a process per open task, one per candidate and a few that compile. On a CPU they all compute there.
+#: Bytes per referee: it keeps a process per open task, one per candidate and a few that compile. On a CPU all of
+#: them compute there.
 _CORES_PER_REFEREE = {"cpu": 4.0, "cuda": 2.5}
 _BYTES_PER_REFEREE = 12 << 30
-#: One that judges nothing: no candidates beside the task, and no compilers.
+#: Bytes per referee that does not judge: no candidates beside the task, and no compilers.
 _BYTES_PER_UNTIMED_REFEREE = 4 << 30
 _MOST_PER_DEVICE = {"cpu": 4, "cuda": 6}
-#: What a referee's processes take of a GPU beside what they share with it (:mod:`evaluator.referee.memory.sizes`), of which they get
-#: less the more referees there are: five contexts of half a GiB, and what modules allocate themselves. With a third of a referee's part
-#: left for these, a card of 140 GiB has room for seven, one of 80 GiB for four.
+#: What a referee's processes take of a GPU beyond the memory shared with the referee
+#: (:mod:`evaluator.referee.memory.sizes`), which shrinks with more referees: five contexts of half a GiB, and
+#: modules' own allocations. With a third of a referee's part left for these, a card of 140 GiB has room for seven,
+#: one of 80 GiB for four.
 _OWN_GPU_BYTES = 13 << 29
 _OWN_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
 class Place:
-    """The seat of one referee.
+    """The place of one referee.
 
     Attributes:
         name: for messages, ``cpu-0`` or ``GPU-...-1``.
         device: ``cpu`` or ``cuda``.
         visible_gpu: value of ``CUDA_VISIBLE_DEVICES``; None on a CPU.
-        work_dir: its own folder for compile caches: referees at one time may not sweep each other's. What can be shared
-            (verdicts, built extensions, times of baselines) lies in the batch's.
-        referees: how many sit on the same device, this one among them.
+        work_dir: its own folder for compile caches: concurrent referees must not delete each other's. What can be
+            shared (verdicts, built extensions, times of baselines) is in the batch's folder.
+        referees: how many run on the same device, including this one.
     """
 
     name: str
@@ -56,10 +58,10 @@ def places(
         gpus: ``all``, or positions in the list of visible GPUs, separated by commas.
         jobs: referees per device; chosen by cores and memory if None.
         work_dir: under which each referee gets a folder.
-        warn: told where a GPU has less room than its referees take.
+        warn: told when a GPU has less room than its referees take.
 
     Raises:
-        EvaluatorError: ``gpus`` names a GPU that is not there.
+        EvaluatorError: ``gpus`` names a GPU that does not exist.
     """
     seats: list[tuple[str, str | None]] = [("cpu", None)] if "cpu" in devices else []
     if "cuda" in devices:
@@ -77,14 +79,17 @@ def places(
 
 
 def untimed_jobs(device: str) -> int | None:
-    """How many referees may look at tasks side by side without timing anything: one a core; None: as many as judge on a GPU."""
+    """How many referees may look at tasks side by side without timing: one per core.
+
+    None: as many as judge on a GPU.
+    """
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     by_memory = memory_bytes // _BYTES_PER_UNTIMED_REFEREE
     return max(1, min(len(os.sched_getaffinity(0)), by_memory)) if device == "cpu" else None
 
 
 def referees_in(total_bytes: int) -> int:
-    """How many referees have room in a GPU's memory; at least one is tried."""
+    """How many referees fit in a GPU's memory; at least one is tried."""
     return max(1, int(total_bytes * _OWN_SHARE / _OWN_GPU_BYTES))
 
 
@@ -95,54 +100,54 @@ def _memory_bytes(uuid: str) -> int:
 
 
 def crowded(seats: Sequence[Place]) -> str:
-    """A sentence if a GPU has less room than its referees take, which was asked for by number; else empty."""
+    """A warning if a GPU has less room than the requested number of referees takes; otherwise empty."""
     for place in seats:
         if place.visible_gpu is not None and place.device == "cuda":
             room = referees_in(_memory_bytes(place.visible_gpu))
             if place.referees > room:
                 return (
-                    f"{place.referees} referees on a GPU with memory for {room}: who finds none is judged again alone, "
+                    f"{place.referees} referees on a GPU with memory for {room}: an evaluation that finds none is judged again alone, "
                     f"which is slower than --jobs {room}"
                 )
     return ""
 
 
 def _sensible_jobs(device: str, uuid: str | None, devices: int) -> int:
-    """How many referees a device gets, of so many devices on this machine."""
+    """How many referees a device gets, if the machine has ``devices`` of them."""
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     count = sensible_jobs(device, len(os.sched_getaffinity(0)), memory_bytes, devices)
     return count if uuid is None else min(count, referees_in(_memory_bytes(uuid)))
 
 
 def sensible_jobs(device: str, cores: int, memory_bytes: int, devices: int) -> int:
-    """How many referees each of so many devices gets, by what the machine has of cores and memory."""
+    """How many referees each of ``devices`` devices gets, by the machine's cores and memory."""
     by_cores = int(cores / (_CORES_PER_REFEREE[device] * devices))
     by_memory = memory_bytes // (_BYTES_PER_REFEREE * devices)
     return max(1, min(by_cores, by_memory, _MOST_PER_DEVICE[device]))
 
 
 def choose(gpus: str, visible: list[str]) -> list[str]:
-    """The UUIDs that ``all`` or a list of positions such as ``0,2`` stands for.
+    """The UUIDs for ``all`` or a list of positions such as ``0,2``.
 
     Raises:
         EvaluatorError: there is none, or none at a position.
     """
     if not visible:
-        raise EvaluatorError("the manifest asks for cuda, and no NVIDIA GPU is visible here")
+        raise EvaluatorError("the manifest asks for cuda, but no NVIDIA GPU is visible here")
     if gpus == "all":
         return visible
     chosen = []
     for word in gpus.split(","):
         if not word.strip().isdigit() or int(word) >= len(visible):
             raise EvaluatorError(
-                f"--gpus {gpus}: {word.strip()!r} is none of the {len(visible)} visible GPUs (counted from 0)"
+                f"--gpus {gpus}: {word.strip()!r} is not one of the {len(visible)} visible GPUs (counted from 0)"
             )
         chosen.append(visible[int(word)])
     return list(dict.fromkeys(chosen))
 
 
 def visible_gpus() -> list[str]:
-    """UUIDs of the GPUs that this process may use: unlike numbers, NVML and CUDA read them alike."""
+    """UUIDs of the GPUs that this process may use. Unlike numbers, NVML and CUDA read them alike."""
     try:
         import pynvml
 
@@ -156,7 +161,7 @@ def visible_gpus() -> list[str]:
 
 
 def allowed(every: list[str], setting: str | None) -> list[str]:
-    """What ``CUDA_VISIBLE_DEVICES`` leaves of all GPUs, in its order."""
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in its order."""
     if setting is None:
         return every
     chosen = []
@@ -166,5 +171,5 @@ def allowed(every: list[str], setting: str | None) -> list[str]:
         elif word in every or word.startswith("MIG-"):
             chosen.append(word)
         else:
-            break  # CUDA, too, ignores whatever follows a name that it does not know
+            break  # CUDA also ignores everything after a name that it does not know
     return chosen

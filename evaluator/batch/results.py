@@ -1,7 +1,7 @@
-"""The results of a batch: one JSON line per verdict, on disk before the next one, whole after any interruption.
+"""The results of a batch: one JSON line per verdict, flushed to disk one by one, intact after any interruption.
 
-A line is ``{"id", "line", "digest", "verdict"}``, and ``"same_as"`` where another line of the manifest asked the same.
-The last line of a name counts: a source that was changed is judged again and appended.
+A line is ``{"id", "line", "digest", "verdict"}``, plus ``"same_as"`` if another line of the manifest asked the
+same. The last line of a name counts: a changed source is judged again and appended.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Results:
     """An open file of results, locked against a second batch.
 
     Args:
-        path: made if it is missing; a last line that was torn by a crash is cut off.
+        path: created if missing; a last line that a crash cut short is removed.
 
     Raises:
-        ResultsUnusable: somebody else writes it, it holds something else, or it cannot be written.
+        ResultsUnusable: another process writes it, it holds something else, or it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: Latest record by what it stands for, see :meth:`find`.
+        #: Latest record by its key, see :meth:`find`.
         self.records: dict[str, dict[str, Any]] = {}
         self._guard = threading.Lock()
         try:
@@ -76,7 +76,7 @@ class Results:
                     if not line.endswith(b"\n") and _is_beginning(line):
                         break
                     raise ResultsUnusable(
-                        f"{self.path} is not a file of results (line {number} is none); nothing was changed in it, "
+                        f"{self.path} is not a file of results (see line {number}); nothing was changed in it, "
                         "name another file with --out"
                     )
                 self._remember(record)
@@ -103,7 +103,7 @@ class Results:
         verdict: dict[str, Any],
         same_as: str | None = None,
     ) -> None:
-        """Appends a verdict and waits until it is on disk; may be called from any thread.
+        """Appends a verdict and waits until it is on disk. May be called from any thread.
 
         Raises:
             ResultsUnusable: the disk is full or broken.
@@ -124,19 +124,21 @@ class Results:
             self._remember(record)
 
     def close(self) -> None:
-        """Closes the file and gives up its lock."""
+        """Closes the file and releases its lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def _key(name: str | None, digest: str) -> str:
-    """A line without a usable name of its own is known by its contents."""
+    """A line without a usable name of its own is identified by its contents."""
     return f"={digest}" if name is None else f":{name}"
 
 
 def _is_beginning(line: bytes) -> bool:
-    """Whether a line that does not end may be the beginning of one of ours, and no whole line of something else."""
+    """Whether an unterminated line may be the beginning of a result line, and not a complete line of something
+    else.
+    """
     if not (line.startswith(_FIRST_BYTES) or _FIRST_BYTES.startswith(line)):
         return False
     try:

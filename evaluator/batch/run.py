@@ -1,7 +1,7 @@
-"""Runs a batch: several referees side by side, each in a thread of ours, every verdict on disk as it comes.
+"""Runs a batch: several referees side by side, each in its own thread, every verdict written to disk at once.
 
-Referees of one device agree by :mod:`evaluator.timing.exclusive` who times: while one does, the others compile or wait
-to check, so that the three stages of different candidates overlap.
+Referees of one device coordinate timing through :mod:`evaluator.timing.exclusive`: while one times, the others
+compile or wait to check, so the stages of different candidates overlap.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from evaluator.sources import sha256_of, task_folder
 from evaluator.verdict import NO_ROOM, as_json, without_measurement
 from evaluator.verdict_store import VerdictStore
 
-#: Opening a task and compiling its baselines is not the candidate's time; a referee silent for longer has a fault.
+#: Opening a task and compiling its baselines does not count as the candidate's time. A referee silent for longer
+#: has a fault.
 _GRACE_S = 900.0
 _ATTEMPTS = 2
 #: Verdicts that say nothing about the candidate.
@@ -39,9 +40,9 @@ class Options:
     """How a batch is judged.
 
     Attributes:
-        work_dir: the referees' folder, which also holds the verdicts that may be used again.
+        work_dir: the referees' folder, which also holds the verdicts that may be reused.
         minimum_tier: the weakest sandbox to accept.
-        fresh: judge also what has been judged here before.
+        fresh: judge again even if a verdict is stored.
         retry: judge again what an earlier run of this batch could not judge.
     """
 
@@ -57,7 +58,7 @@ class Batch:
     Args:
         lines: the manifest.
         results: where verdicts go.
-        seats: the referees to start, called only when something is left to judge.
+        seats: the referees to start, called only if something is left to judge.
         options: see :class:`Options`.
     """
 
@@ -78,11 +79,11 @@ class Batch:
         self._followers: dict[str, list[Entry]] = {}
         self._postponed: set[str] = set()
         self.total = len(lines)
-        #: Lines with a verdict by word, whether from this run or an earlier one.
+        #: Number of lines with a verdict by word, from this run or an earlier one.
         self.counts: Counter[str] = Counter()
         self.skipped = 0
         self.reused = 0
-        #: Verdicts that a referee of this run reached, and when the first referee was started.
+        #: Number of verdicts that a referee of this run reached, and when the first referee was started.
         self.judged = 0
         self.started_s: float | None = None
         #: Why referees could not start, by place.
@@ -91,30 +92,30 @@ class Batch:
 
     @property
     def done(self) -> int:
-        """Lines that have a verdict."""
+        """Number of lines that have a verdict."""
         return sum(self.counts.values())
 
     @property
     def rate_per_minute(self) -> float:
-        """Verdicts a minute since the first referee was started; those that were found do not count."""
+        """Verdicts per minute since the first referee was started, without reused ones."""
         if self.started_s is None:
             return 0.0
         return self.judged / max(time.monotonic() - self.started_s, 1e-3) * 60
 
     def run(self, show: Callable[[], None]) -> None:
-        """Judges everything that has no verdict yet; ``show`` is called several times a second.
+        """Judges everything that has no verdict yet. ``show`` is called several times a second.
 
         Raises:
-            KeyboardInterrupt: the user stopped it; what was judged is on disk.
+            KeyboardInterrupt: the user stopped it; finished verdicts are on disk.
             ResultsUnusable: the disk is full or broken.
-            EvaluatorError: the devices asked for are not there.
+            EvaluatorError: the requested devices do not exist.
         """
         todo = self._plan()
         schedule = Schedule(todo)
         seats = self._seats({entry.device for entry in todo}) if todo else []
         todo_after_store = [entry for entry in todo if not self._answer_from_store(entry, seats)]
         schedule = Schedule(todo_after_store)
-        # A daemon thread's referee dies with us, whatever happens to the thread.
+        # Daemon threads: their referees end with this process in any case.
         threads = [
             threading.Thread(target=self._work, args=(place, schedule), daemon=True)
             for place in _needed(seats, todo_after_store)
@@ -139,7 +140,7 @@ class Batch:
     # -- before --------------------------------------------------------------------------------------------------
 
     def _plan(self) -> list[Entry]:
-        """What is left to judge; bad lines get their record, and of equal questions the first stands for all."""
+        """What is left to judge. Bad lines get their record, and one of several equal questions stands for all."""
         todo: list[Entry] = []
         first: dict[str, Entry] = {}
         for line in self._lines:
@@ -204,7 +205,7 @@ class Batch:
                         self._build([entry, *schedule.ahead(place.name)], place)
                     verdict = self._judge(entry, place)
                 except EvaluatorError as error:
-                    # No referee can be had here, which is not this entry's fault.
+                    # No referee can be started here, which is not this entry's fault.
                     schedule.give_back(place.name, entry)
                     if not self._stopping.is_set():
                         self.failures[place.name] = str(error)
@@ -224,10 +225,10 @@ class Batch:
                 referee.close()
 
     def _build(self, entries: Sequence[Entry], place: Place) -> None:
-        """Builds the candidates of a task before the task takes a GPU's memory, for which others would wait meanwhile.
+        """Builds the candidates of a task before the task takes GPU memory, for which others would wait meanwhile.
 
         Raises:
-            EvaluatorError: no referee can be started, or we are stopping.
+            EvaluatorError: no referee can be started, or the batch is stopping.
         """
         referee = self._referee(place, lost=False)
         for entry in entries if place.device == "cuda" else ():
@@ -235,10 +236,13 @@ class Batch:
                 with _watched(referee, entry):
                     referee.build(entry.task, entry.candidate, deadline_s=entry.deadline_s)
             except EvaluatorError:
-                return  # the evaluation meets it again, starts a referee that was lost, and says why
+                return  # the evaluation hits the same failure, restarts a lost referee, and reports why
 
     def _had_no_room(self, entry: Entry, verdict: dict[str, Any]) -> bool:
-        """Whether an entry found a GPU's memory full for the first time: then it is judged again when others are done."""
+        """Whether an entry found a GPU's memory full for the first time.
+
+        It is then judged again when others are done.
+        """
         full = verdict["verdict"] == "not_judged" and any(
             finding["rule"] == NO_ROOM for finding in verdict["findings"]
         )
@@ -249,10 +253,10 @@ class Batch:
         return first
 
     def _judge(self, entry: Entry, place: Place) -> dict[str, Any]:
-        """The verdict on an entry; a referee that is lost is started again, and the entry tried once more.
+        """The verdict on an entry. A lost referee is restarted, and the entry tried once more.
 
         Raises:
-            EvaluatorError: no referee can be started, or we are stopping.
+            EvaluatorError: no referee can be started, or the batch is stopping.
         """
         for attempt in range(_ATTEMPTS):
             referee = self._referee(place, lost=attempt > 0)
@@ -329,7 +333,7 @@ def _watched(referee: Referee, entry: Entry) -> Iterator[None]:
 
 
 def _at_home(entry: Entry, place: Place) -> bool:
-    """Whether the referee of a seat has had an entry's task before."""
+    """Whether this place's referee has had an entry's task before."""
     return (place.work_dir / "store" / task_folder(entry.task.sha256)).exists()
 
 

@@ -1,4 +1,4 @@
-"""Who judges what next: lines of one task go to one referee as long as there are tasks enough, since it keeps them warm."""
+"""Assigns entries to referees: one task's lines go to one referee while there are enough tasks, to keep it warm."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable
 
 from evaluator.batch.manifest import Entry
 
-#: Opening a task takes a referee as long as judging a few candidates; fewer than this are left to whoever has it open.
-#: On a GPU every compiled baseline is traced again: 20 to 60 s while others do the same (H200), a candidate takes 3 to 10 s.
+#: Opening a task takes as long as judging a few candidates. Fewer than this stay with the referee that has the
+#: task open. On a GPU every compiled baseline is traced again: 20 to 60 s while others do the same (H200); a
+#: candidate takes 3 to 10 s.
 _WORTH_SHARING = {"cpu": 4, "cuda": 12}
 
 
 class Schedule:
-    """Entries not yet begun, by task; safe for several threads.
+    """Entries not yet started, by task; safe for several threads.
 
     Args:
         entries: what is to be judged, in the manifest's order.
@@ -31,9 +32,10 @@ class Schedule:
     def take(
         self, worker: str, device: str, at_home: Callable[[Entry], bool] = lambda entry: False
     ) -> Entry | None:
-        """The next entry for a referee: of its own task, else of a task nobody has, else half of the longest queue.
+        """The next entry for a referee: of its own task, or a task that no referee has, or half of the longest
+        queue.
 
-        Of tasks that nobody has, one comes first whose compiled baselines this referee has from an earlier run
+        Of unassigned tasks, one comes first whose compiled baselines this referee has from an earlier run
         (``at_home``).
         """
         with self._guard:
@@ -58,23 +60,23 @@ class Schedule:
         return deque(reversed([longest.pop() for _ in range(len(longest) // 2)]))
 
     def ahead(self, worker: str) -> list[Entry]:
-        """What a referee has taken of its task and not begun."""
+        """The entries that a referee has taken of its task and not started."""
         with self._guard:
             return list(self._taken.get(worker, ()))
 
     def give_back(self, worker: str, entry: Entry) -> None:
-        """Everything that a referee which cannot go on had taken, for others."""
+        """Returns everything that a failed referee had taken, for others."""
         with self._guard:
             rest = self._taken.pop(worker, deque())
             rest.appendleft(entry)
             self._waiting.insert(0, rest)
 
     def put_last(self, entry: Entry) -> None:
-        """An entry that is to be judged later, when whoever is left has nothing else to do."""
+        """Postpones an entry until nothing else is left."""
         with self._guard:
             self._waiting.append(deque([entry]))
 
     def left(self) -> list[Entry]:
-        """What nobody has begun."""
+        """The entries that were not started."""
         with self._guard:
             return [entry for group in (*self._waiting, *self._taken.values()) for entry in group]

@@ -1,7 +1,7 @@
-"""The store of built extensions, by content: whoever asks for the same gets the same file, whoever asked first.
+"""The store of built extensions, by content: equal requests get the same file, whichever candidate asked first.
 
-Only the referee reads and writes it; no role sees the folder. What lies under a key was made by our own compiler
-program from exactly the texts and flags that the key is made of, so there is nothing that a candidate could plant.
+Only the referee reads and writes it; no role sees the folder. A trusted compiler program made each library from
+exactly the sources and flags in its key, so a candidate cannot plant anything.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from evaluator.building.extension_call import ExtensionCall
 
 MAX_LIBRARY_BYTES = 64 << 20
 _MAX_STORE_BYTES = 4 << 30
-#: To install a library takes a moment; referees of a batch share the store.
+#: Installing a library takes a moment, and referees of a batch share the store.
 _LEFT_BEHIND_S = 600.0
 #: The compilers that a role finds; see :func:`evaluator.roles.confinement.enter`.
 _PATH = f"{os.path.dirname(sys.executable)}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
 
 
 class ArtefactStore:
-    """Libraries in ``folder``, one sub-folder a key, each put there whole or not at all."""
+    """Libraries in ``folder``, one subfolder per key, each installed completely or not at all."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,12 +38,14 @@ class ArtefactStore:
         self._prune()
 
     def key(self, call: ExtensionCall, architectures: str) -> str:
-        """What decides the bytes of the library: texts, flags, target, compilers, torch, and our own program."""
+        """Everything that decides the bytes of the library: sources, flags, target, compilers, torch, and the
+        compiler program.
+        """
         parts = [call.canonical, architectures if call.uses_cuda else "", toolchain()]
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
     def get(self, key: str) -> bytes | None:
-        """The library, or None if there is none or the disk changed it."""
+        """The library, or None if there is none or it was damaged on disk."""
         folder = self._folder / key
         try:
             library = (folder / "library.so").read_bytes()
@@ -54,14 +56,14 @@ class ArtefactStore:
         return library if hashlib.sha256(library).hexdigest() == expected else None
 
     def put(self, key: str, library: bytes) -> None:
-        """Installs a library; the first of two that come at once stays."""
+        """Installs a library. If two are installed at once, the first stays."""
         place = Path(tempfile.mkdtemp(prefix="new-", dir=self._folder))
         (place / "library.so").write_bytes(library)
         (place / "sha256").write_text(hashlib.sha256(library).hexdigest(), encoding="ascii")
         for file in place.iterdir():
             file.chmod(0o444)
         if self.get(key) is None:
-            # What is there does not match its own digest.
+            # The stored file does not match its own digest.
             shutil.rmtree(self._folder / key, ignore_errors=True)
         try:
             place.rename(self._folder / key)
@@ -69,7 +71,9 @@ class ArtefactStore:
             shutil.rmtree(place)
 
     def _prune(self) -> None:
-        """Forgets what was used longest ago when the store is large, and what a killed referee left half done."""
+        """Removes the least recently used libraries if the store is large, and what a killed referee left
+        unfinished.
+        """
         found = []
         for folder in self._folder.iterdir():
             try:
@@ -91,7 +95,7 @@ class ArtefactStore:
 
 @functools.cache
 def toolchain() -> str:
-    """Everything beside the texts that decides what a compiler makes of them, in one line."""
+    """Everything besides the sources that decides the compiler's result, in one line."""
     try:
         torch = version("torch")
     except PackageNotFoundError:

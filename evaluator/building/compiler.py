@@ -1,15 +1,18 @@
-"""Our own program around the compiler: texts in, one library out. Runs alone in a disposable sandboxed process.
+"""The trusted program around the compiler: sources in, one library out.
 
-No user Python runs beside it, and what it builds is not loaded: the static initializers of a library could change the
-file before the referee takes it. The work is torch's own `load_inline`, so flags, bindings and linking are what they
-are for a user.
+Runs alone in a disposable sandboxed process.
 
-Headers: `torch/extension.h` takes a C++ compiler 20 s and nvcc 40 s, nearly all for parts that kernels do not use. So
-the first try finds shorter headers of these names (beside this file) in front of torch's, or the same precompiled. If
-that does not compile and the reason may be what they leave out, torch's own are used, and their words are the verdict's.
+No user Python runs beside it, and the built library is not loaded: its static initializers could change the file
+before the referee takes it. It uses torch's own `load_inline`, so flags, bindings and linking are the same as for
+a user.
 
-nvcc runs its steps one after another; :mod:`evaluator.building.nvcc_steps` stands in for it and runs those at the same
-time that do not wait for each other.
+Headers: `torch/extension.h` takes a C++ compiler 20 s and nvcc 40 s, nearly all for parts that kernels do not use.
+So the first attempt finds shorter headers of these names (beside this file) before torch's, or the same
+precompiled. If that does not compile, possibly because of what they leave out, torch's own headers are used, and
+that attempt's messages count.
+
+nvcc runs its steps one after another. :mod:`evaluator.building.nvcc_steps` replaces it and runs independent steps
+in parallel.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ LIBRARY, ERRORS, REFUSAL = "library.so", "errors.txt", "refusal.txt"
 _ERROR_LINE = re.compile(
     r"error[:\s]|undefined|cannot find -l|out of memory|signal terminated|not allowed|ptxas", re.IGNORECASE
 )
-#: A compiler that calls itself with its own command line in the message tells nobody anything.
+#: Lines that repeat the compiler's own command line, which help no reader.
 _NOISE = re.compile(
     r"^\[\d+/\d+\]|^FAILED:|^ninja:|^collect2:|^compilation terminated|Error building extension"
 )
@@ -45,21 +48,22 @@ _WHOLE_API = re.compile(
 )
 
 
-#: A call of one of torch's operations, and the header, included by the short ones where it is there, that declares them.
+#: A call of a torch operation, and the header that declares it. The short headers include that header if it
+#: exists.
 _OPERATION = re.compile(r"\b(?:at|torch)::(\w+)\s*\(")
 NAMED_OPERATIONS = "kernelwright_named_operations.h"
 
-#: What an error names if it may come from a header that is too short.
+#: Names in an error that may come from a header that is too short.
 _OF_TORCH = re.compile(
     r"torch|\bat\b|c10|TORCH_|AT_|\bpy\b|pybind|No such file|cannot open source"
-    # Torch's headers bring many of the standard library's along, the short ones fewer.
+    # Torch's headers include many of the standard library's, the short ones fewer.
     r"|not a member of .std\b|namespace \"std\" has no member|incomplete type"
 )
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the referee says about a build.
+    """The referee's settings for a build.
 
     Attributes:
         architectures: value of ``TORCH_CUDA_ARCH_LIST``: the device's own architecture, or empty.
@@ -73,7 +77,7 @@ class Settings:
 
 
 def main(call: ExtensionCall, settings: Settings) -> None:
-    """Builds into ``out`` of the working folder: a library, or the compiler's words, or why it is refused."""
+    """Builds into ``out`` of the working folder: a library, or the compiler's messages, or why it is refused."""
     os.environ["MAX_JOBS"] = str(settings.jobs)
     if settings.architectures:
         os.environ["TORCH_CUDA_ARCH_LIST"] = settings.architectures
@@ -102,9 +106,10 @@ def main(call: ExtensionCall, settings: Settings) -> None:
 
 
 def _named_operations(call: ExtensionCall) -> str:
-    """A folder with a header of those operations that the texts call and the short headers have not; empty if there is none.
+    """A folder with a header of those operations that the sources call and the short headers lack; empty if there
+    is none.
 
-    A kernel's wrapper that falls back to ``at::mm`` would else be compiled with all of torch.
+    Otherwise a kernel's wrapper that falls back to ``at::mm`` would be compiled with all of torch.
     """
     import torch.utils.cpp_extension as cpp_extension
 
@@ -120,7 +125,7 @@ def _named_operations(call: ExtensionCall) -> str:
         return ""
     made = Path("named").resolve()
     made.mkdir()
-    # Texts that call operations often add their results, too.
+    # Sources that call operations often add their results too.
     text = "".join([*lines, "#include <ATen/TensorOperators.h>\n"])
     (made / NAMED_OPERATIONS).write_text(text, encoding="utf-8")
     return str(made)
@@ -133,7 +138,7 @@ def _may_miss_a_header(call: ExtensionCall, errors: str) -> bool:
 
 
 def includes_torch(call: ExtensionCall) -> bool:
-    """Whether a text of the call includes one of torch's large headers."""
+    """Whether a source of the call includes one of torch's large headers."""
     if not call.no_implicit_headers:
         return True
     texts = "\n".join((*call.cpp_sources, *call.cuda_sources))
@@ -141,12 +146,14 @@ def includes_torch(call: ExtensionCall) -> bool:
 
 
 def _build(call: ExtensionCall, folder: Path, headers: list[str]) -> str:
-    """The compiler's words, empty if it succeeded."""
+    """The compiler's messages, empty if it succeeded."""
     import torch.utils.cpp_extension as cpp_extension
 
     for name in ("_import_module_from_library", "JIT_EXTENSION_VERSIONER"):
         if not hasattr(cpp_extension, name):
-            raise RuntimeError(f"this torch has no cpp_extension.{name}: what is built would be loaded here")
+            raise RuntimeError(
+                f"this torch has no cpp_extension.{name}: the built library would be loaded here"
+            )
     module: Any = cpp_extension
     module._import_module_from_library = lambda *arguments: None
     # Torch would give a second build of one name another name.
@@ -168,7 +175,7 @@ def _build(call: ExtensionCall, folder: Path, headers: list[str]) -> str:
 
 
 def _run_steps_at_once() -> None:
-    """Puts our program in nvcc's place, if torch has an nvcc and a program can be run from here."""
+    """Replaces nvcc by the parallel program, if torch has an nvcc and a program can be run from here."""
     import torch.utils.cpp_extension as cpp_extension
 
     script = Path("nvcc-steps").resolve()
@@ -191,11 +198,11 @@ def compiler_words(text: str, folder: Path) -> str:
     """The lines of a failed build that say what is wrong."""
     lines = [line.replace(f"{folder}/", "") for line in text.splitlines() if not _NOISE.search(line)]
     telling = [line for line in lines if _ERROR_LINE.search(line)]
-    return "\n".join(telling[:_MAX_ERROR_LINES]) or text[-1500:] or "the compiler failed without a word"
+    return "\n".join(telling[:_MAX_ERROR_LINES]) or text[-1500:] or "the compiler failed without a message"
 
 
 def _foreign_files(folder: Path, headers: list[str]) -> list[str]:
-    """Files that the compiler read and that are nobody's headers, by the compiler's own list (ninja keeps it)."""
+    """Files that the compiler read and that are not known headers, from the compiler's own list (ninja keeps it)."""
     import torch.utils.cpp_extension as cpp_extension
 
     listing = subprocess.run(
@@ -215,7 +222,7 @@ def _foreign_files(folder: Path, headers: list[str]) -> list[str]:
 def precompile(flags: list[str], folder: str) -> None:
     """Precompiles the short `torch/extension.h` for some compiler flags into ``folder``.
 
-    GCC itself checks that a precompiled header fits whoever includes it; one that does not fit is passed over.
+    GCC itself checks that a precompiled header fits the including source; one that does not fit is skipped.
 
     Raises:
         subprocess.CalledProcessError, OSError: no compiler, or no room.

@@ -1,11 +1,11 @@
-"""One call of `load_inline` as plain data, with the rules that say which calls are compiled.
+"""One call of `load_inline` as plain data, with the rules for which calls are compiled.
 
-The compile role records what a candidate asks for and applies the rules for a good message; the referee applies them
-again, because the record comes from a process that the candidate shares and may be a lie. A lie gains nothing: who
-names other sources gets what those compile to.
+The compile role records what a candidate requests and applies the rules, for a good error message. The referee
+applies them again, because the record comes from a process that the candidate shares and may be a lie. A lie gains
+nothing: a candidate that names other sources gets what those compile to.
 
-The rules on sources explain and do not protect. A compiler reads what its sandbox shows, which holds no secret, and
-text can hide a file's name from any scan. What protects is the sandbox, and the list of files that the compiler says
+The rules on sources explain; they do not protect. A compiler reads what its sandbox shows, which holds no secret,
+and source can hide a file's name from any scan. The sandbox protects, and the list of files that the compiler says
 it read (:mod:`evaluator.building.compiler`).
 """
 
@@ -27,7 +27,8 @@ _MAX_FUNCTIONS = 256
 
 _COMPILE_FLAG = re.compile(
     r"-(O[0-3s]|Ofast|march=[\w.+-]+|mtune=[\w.+-]+|m[\w=.,-]+|std=[\w+]+"
-    # Not what loads code into the compiler, asks a module server, or writes and reads profiles and dumps.
+    # Excludes flags that load code into the compiler, contact a module server, or write and read profiles and
+    # dumps.
     r"|f(?!plugin|dump|profile|auto-profile|sanitize|module|opt-info|callgraph|compare-debug|use-ld|save)[\w=.,+-]+"
     r"|D\w+(=[\w.+-]*)?|W[\w=-]*|g\d?|pthread|lineinfo|-?use_fast_math|-?expt-[\w-]+|-extra-device-vectorization"
     r"|-?gencode=[\w=,]+|-?arch=\w+|-?maxrregcount=\d+|-ptxas-options=-v|Xptxas|Xptxas=-[\w=-]+|Xcompiler)"
@@ -52,8 +53,8 @@ class ExtensionCall:
 
     Attributes:
         name: of the extension, a Python identifier.
-        cpp_sources: C++ texts, in order.
-        cuda_sources: CUDA texts, in order.
+        cpp_sources: C++ sources, in order.
+        cuda_sources: CUDA sources, in order.
         functions: names to bind with their docstrings, or None.
         extra_cflags: flags for the C++ compiler.
         extra_cuda_cflags: flags for nvcc.
@@ -78,28 +79,28 @@ class ExtensionCall:
 
     @cached_property
     def canonical(self) -> str:
-        """One text for one meaning."""
+        """One canonical text per meaning."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @cached_property
     def digest(self) -> str:
-        """Names the call between a role and the referee; results are stored under more than that."""
+        """Identifies the call between a role and the referee. Results are stored under a longer key."""
         return hashlib.sha256(self.canonical.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
     @property
     def uses_cuda(self) -> bool:
-        """Whether nvcc or the CUDA libraries take part."""
+        """Whether nvcc or the CUDA libraries are used."""
         return bool(self.cuda_sources) if self.with_cuda is None else self.with_cuda
 
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments for torch's function, with lists of their own (it changes them)."""
+        """Keyword arguments for torch's function, with fresh lists (it changes them)."""
         fields = asdict(self)
         lists = {key: list(value) for key, value in fields.items() if isinstance(value, tuple)}
         return {**fields, **lists, "functions": None if self.functions is None else dict(self.functions)}
 
 
 def from_arguments(bound: Mapping[str, Any]) -> ExtensionCall:
-    """The call that torch's function was asked for, from its bound arguments with defaults applied.
+    """The call of torch's function, from its bound arguments with defaults applied.
 
     Raises:
         CallRefused: it asks for something that is not built here.
@@ -143,7 +144,7 @@ def parse(value: Any) -> ExtensionCall:
     """Checks plain data that claims to be a call.
 
     Raises:
-        CallRefused: it is none, or breaks a rule.
+        CallRefused: it is not one, or breaks a rule.
     """
     if not isinstance(value, dict) or set(value) != set(ExtensionCall.__dataclass_fields__):
         raise CallRefused("the call has the wrong fields")
@@ -197,7 +198,7 @@ def _strings(value: dict[str, Any], key: str, most: int, longest: int) -> tuple[
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
-        raise CallRefused(f"{key} holds characters that no file can hold") from None
+        raise CallRefused(f"{key} has characters that a file cannot contain") from None
     return tuple(texts)
 
 
@@ -210,7 +211,7 @@ def _flags(value: dict[str, Any], key: str, kind: str, allowed: re.Pattern[str])
 
 
 def check_source(text: str) -> None:
-    """Refuses texts that name files outside the include folders.
+    """Refuses sources that name files outside the include folders.
 
     Raises:
         CallRefused: an include of a path that is absolute, leaves its folder or is computed; `#embed`; assembler

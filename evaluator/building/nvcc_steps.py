@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LINE = re.compile(r"#\$ (?:([A-Za-z_]\w*)=(.*)|(.*))")
-#: What nvcc sets for its steps; the others that it prints only shorten its own lines.
+#: What nvcc sets for its steps; other variables that it prints only shorten its own lines.
 _VARIABLES = ("PATH", "LD_LIBRARY_PATH", "TOP", "NVVMIR_LIBRARY_DIR")
 _COMPILERS = {"gcc", "g++", "cc", "c++"}
 _SHELL = re.compile(r"[$`;|<>&\\'*?~!#()]")
@@ -34,12 +34,12 @@ _TELLS_WHY = re.compile(rb"\berror\b|\bfatal\b", re.IGNORECASE)
 
 
 class UnexpectedDryRun(ValueError):
-    """What nvcc would do is not what this program knows."""
+    """nvcc would do something that this program does not know."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command of nvcc's.
+    """One of nvcc's commands.
 
     Attributes:
         kind: ``preprocess``, ``cudafe++``, ``cicc``, ``ptxas``, ``fatbinary`` or ``compile``.
@@ -68,14 +68,14 @@ class Plan:
 
 
 def plan(dry_run: str, target: str) -> Plan:
-    """The steps of a dry run, with what each waits for.
+    """The steps of a dry run, with the steps that each waits for.
 
     Args:
         dry_run: what ``nvcc --dryrun --keep`` printed.
-        target: the object that is to be made, as named on the command line.
+        target: the object to make, as named on the command line.
 
     Raises:
-        UnexpectedDryRun: anything is not as it should be.
+        UnexpectedDryRun: anything is unexpected.
     """
     variables: dict[str, str] = {}
     commands = []
@@ -165,7 +165,7 @@ def _named(words: tuple[str, ...]) -> set[str]:
 
 
 def _check_order(steps: list[Step]) -> None:
-    """Each step waits for what it must: a dependency that went unseen would read a file that is not there yet.
+    """Checks that each step waits for what it must: a missed dependency would read a file that does not exist yet.
 
     Raises:
         UnexpectedDryRun: it does not.
@@ -192,7 +192,7 @@ def _with_given_name(step: Step) -> Step:
 
 
 def unit_name(source: Path, arguments: list[str]) -> str:
-    """A name in nvcc's form for what is private to a unit; other sources and other flags get another one."""
+    """A name in nvcc's form for a unit's private symbols; it depends on the source and the flags."""
     name = re.sub(r"\W", "_", source.name, flags=re.ASCII)
     digest = hashlib.sha256("\0".join(arguments).encode("utf-8", "surrogateescape")).hexdigest()
     return f"_{digest[:8]}_{len(name)}_{name}_{hashlib.sha256(source.read_bytes()).hexdigest()[:8]}"
@@ -203,12 +203,12 @@ def run(steps: tuple[Step, ...], variables: dict[str, str], folder: Path) -> tup
 
     Args:
         steps: a plan's.
-        variables: what the environment gets in addition.
+        variables: additions to the environment.
         folder: for what the steps print.
 
     Returns:
-        Position and exit status (negative: a signal) of the first step in nvcc's order that failed, or of the last one;
-        and what the steps up to it printed.
+        Position and exit status (negative: a signal) of the first step in nvcc's order that failed, or of the last
+        one; and what the steps up to it printed.
     """
     environment = {**os.environ, **variables}
     running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
@@ -236,7 +236,7 @@ def run(steps: tuple[Step, ...], variables: dict[str, str], folder: Path) -> tup
         if pid in running:
             position, process = running.pop(pid)
             process.returncode = os.waitstatus_to_exitcode(word)
-            # What was ended because an earlier step had failed comes after that one and is never looked at.
+            # Steps ended because an earlier one failed come after that one and are never inspected.
             status[position] = process.returncode
     decisive = len(steps) - 1 if failed is None else failed
     texts = (folder / f"{position}.txt" for position in range(decisive + 1))
@@ -244,7 +244,7 @@ def run(steps: tuple[Step, ...], variables: dict[str, str], folder: Path) -> tup
 
 
 def _dependencies(folder: Path, steps: tuple[Step, ...]) -> list[str]:
-    """Every file that either half read, by the preprocessor's own lists."""
+    """Every file that either half read, from the preprocessor's own lists."""
     files: dict[str, None] = {}
     for position, step in enumerate(steps):
         if step.kind == "preprocess":
@@ -305,7 +305,7 @@ def compile_unit(nvcc: str, arguments: list[str]) -> int | None:
 if __name__ == "__main__":
     try:
         result = compile_unit(sys.argv[1], sys.argv[2:])
-    except OSError:  # no room, no program of that name: nvcc says it in its own way
+    except OSError:  # disk full or program missing: nvcc reports it in its own way
         result = None
     if result is None:
         result = subprocess.run(sys.argv[1:], check=False).returncode

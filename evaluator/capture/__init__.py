@@ -1,1 +1,4 @@
-"""Watches a model during a real run and writes one of its modules as a task file. Runs in the user's own process."""
+"""Watches a model during a real run and writes one of its modules as a task file.
+
+Runs in the user's own process.
+"""

@@ -10,7 +10,7 @@ import torch
 from evaluator.capture.signature import Leaf, Values
 from evaluator.capture.space import SeenSpace
 
-#: Functions of the task file, each written only where it is used.
+#: Functions of the task file; each is written only if it is used.
 HELPERS = {
     "_additive_mask": '''
 def _additive_mask(shape, masked, dtype):
@@ -29,7 +29,7 @@ def input_text(index: int, leaf: Leaf, values: Values | None, space: SeenSpace, 
     expanded = [dim for dim, size in enumerate(leaf.shape) if size > 1 and leaf.stride[dim] == 0]
     for dim in expanded:
         stored[dim] = "1"
-    # Which dimension lies outermost in memory; those of length 1 lie anywhere.
+    # Which dimension is outermost in memory; those of length 1 may be anywhere.
     order = sorted(range(len(stored)), key=lambda dim: (-leaf.stride[dim] if stored[dim] != "1" else 0, dim))
     if all(
         leaf.stride[dim] in (0, stride) or stored[dim] == "1"
@@ -39,9 +39,7 @@ def input_text(index: int, leaf: Leaf, values: Values | None, space: SeenSpace, 
     cut = ""
     pitch = _pitch(leaf, order, expanded)
     if pitch is None:
-        notes.append(
-            f"input {index + 1} lay in memory with gaps (strides {leaf.stride}); here it lies without"
-        )
+        notes.append(f"input {index + 1} had gaps in memory (strides {leaf.stride}); here it has none")
     elif order and pitch != leaf.shape[order[-1]]:
         if lengths[order[-1]].isdigit():
             cut = f"[..., :{lengths[order[-1]]}]"
@@ -66,7 +64,7 @@ def _tuple(items: Sequence[str]) -> str:
 
 
 def _strides(leaf: Leaf, order: Sequence[int]) -> list[tuple[int, int]]:
-    """Each dimension with the stride it would have if they lay in this order without gaps."""
+    """Each dimension with the stride it would have in this order without gaps."""
     found, stride = [], 1
     for dim in reversed(order):
         found.append((dim, stride))
@@ -75,7 +73,7 @@ def _strides(leaf: Leaf, order: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _pitch(leaf: Leaf, order: Sequence[int], expanded: Sequence[int]) -> int | None:
-    """Elements from one innermost row to the next; None where the gaps are of another kind."""
+    """Elements from one innermost row to the next; None if the gaps are of another kind."""
     dims = [dim for dim in order if leaf.shape[dim] > 1 and dim not in expanded]
     if not dims:
         return leaf.shape[order[-1]] if order else 0
@@ -122,16 +120,16 @@ def _drawn(leaf: Leaf, values: Values | None, shape: str) -> str:
 
 
 def dtype_text(dtype: torch.dtype) -> str:
-    """How a random draw is told its dtype: torch draws none of one byte, those are converted."""
+    """The dtype argument of a random draw. One-byte dtypes cannot be drawn, so they are converted."""
     return "" if dtype is torch.float32 or dtype.itemsize == 1 else f", dtype={dtype}"
 
 
 def scaled(factor: float, offset: float) -> str:
-    """What follows a standard draw; nothing where that is near enough."""
+    """Code that scales a standard draw; empty if the draw is close enough."""
     text = "" if 0.7 < factor < 1.4 else f" * {number(factor)}"
     return text + (f" + {number(offset)}" if offset else "")
 
 
 def number(value: float) -> str:
-    """Three digits: enough to be alike, too few to be the user's data."""
+    """Three digits: enough for similar values, too few to reveal the user's data."""
     return repr(float(f"{value:.3g}")) if math.isfinite(value) else f'float("{value}")'

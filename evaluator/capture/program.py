@@ -1,4 +1,4 @@
-"""Text of a module's `forward`: the operators that torch.export saw, none of the code that called them."""
+"""Text of a module's `forward`: the operators that torch.export saw, without the code that called them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from evaluator.capture.signature import CaptureError, rebuild
 from evaluator.capture.space import Place
 
 _RESERVED = {"self", "torch", "nn", "math", "operator", "device", *keyword.kwlist, *dir(builtins)}
-#: Operators of torch itself; those of other libraries are not there where the task is judged.
+#: Torch's own operators; those of other libraries do not exist where the task is judged.
 _NAMESPACES = ("aten", "prims", "quantized", "quantized_decomposed")
-#: Checks of the exporting process, wrong in the oracle's float64.
+#: Checks added by export, which fail in the oracle's float64.
 _CHECKS = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range")
 _RANDOM = torch.Tag.nondeterministic_seeded
 
@@ -43,20 +43,20 @@ class _Flat(nn.Module):
 def call_flat(
     module: nn.Module, description: Any, same_as: Sequence[int], tensors: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """Calls a module as it was called when the description was made, with other tensors.
+    """Calls a module as in the description, with other tensors.
 
     Args:
         module: to be called.
         description: of the call's arguments.
-        same_as: for each leaf, which of the different tensors it is.
-        tensors: the different ones.
+        same_as: for each leaf, which of the distinct tensors it is.
+        tensors: the distinct ones.
 
     Raises:
         CaptureError: the module returns something that a task cannot.
     """
     args, kwargs = description
     given = [tensors[index] for index in same_as]
-    # The leaves of the positional arguments come first, and rebuild uses the list up.
+    # The leaves of the positional arguments come first, and rebuild consumes the list.
     results = module(*rebuild(args, given), **rebuild(kwargs, given))
     found = []
     for leaf in tree_leaves(results):
@@ -73,7 +73,7 @@ def call_flat(
 
 @contextmanager
 def _plain(module: nn.Module, *, training: bool) -> Iterator[None]:
-    """The module in one mode, without torch's fast paths, as long as it is being exported."""
+    """The module in one mode, without torch's fast paths, during export."""
     modes = {each: each.training for each in module.modules()}
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -96,7 +96,7 @@ def exported(
     *,
     training: bool,
 ) -> tuple[ExportedProgram, list[Place]]:
-    """The module as a graph, and which of the varying lengths it holds fixed after all.
+    """The module as a graph, and which of the varying lengths it treats as fixed after all.
 
     Raises:
         CaptureError: torch.export cannot follow it.
@@ -129,9 +129,10 @@ def exported(
 
 
 def state_of(program: ExportedProgram) -> Iterator[tuple[str, str, torch.Tensor, bool]]:
-    """Placeholder, attribute, tensor and whether it is a parameter, of everything that the graph takes from the module.
+    """Placeholder, attribute, tensor and whether it is a parameter, for everything that the graph takes from the
+    module.
 
-    Weights that are tied come under one attribute.
+    Tied weights share one attribute.
     """
     seen: dict[int, str] = {}
     taken: set[str] = set()
@@ -155,7 +156,7 @@ def forward_text(program: ExportedProgram, inputs: Sequence[str]) -> tuple[str, 
 
     Args:
         program: from :func:`exported`.
-        inputs: what the inputs are to be called.
+        inputs: names for the inputs.
 
     Raises:
         CaptureError: an operator that cannot be written down, or that draws random numbers.
@@ -259,7 +260,7 @@ def _callable(target: Callable[..., Any] | str) -> str:
     if isinstance(target, torch._ops.OpOverload):
         if target.namespace not in _NAMESPACES:
             raise CaptureError(
-                f"the module calls {target}, an operator of a library that is not there where tasks are judged; "
+                f"the module calls {target}, an operator of a library that does not exist where tasks are judged; "
                 "capture the parts around it"
             )
         if _RANDOM in target.tags and "attention" not in str(target):

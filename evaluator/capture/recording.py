@@ -1,8 +1,8 @@
-"""The watching itself: hooks that note what each submodule was called with and how long it took.
+"""Records what each submodule was called with and how long it took, through hooks.
 
-The hooks are the global ones of torch, which every module's call runs: hooks on the modules themselves would change what
-runs, since torch's fast paths (nn.TransformerEncoderLayer) are taken only where no module carries any. They return
-nothing, so no result changes. Their own time is measured and taken out of what they report.
+The hooks are torch's global ones, which every module call runs. Hooks on the modules themselves would change what
+runs, because torch uses its fast paths (nn.TransformerEncoderLayer) only if no module has any. They return
+nothing, so no result changes. Their own time is measured and subtracted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.modules import module as torch_hooks
 
 from evaluator.capture.signature import CaptureError, Signature, Values, signature_of, values_of
 
-#: Different calls of one module whose values are looked at; further ones are noted by their shapes alone.
+#: How many distinct calls of one module have their values inspected; only shapes of further ones are recorded.
 _LOOKED_AT = 3
 
 
@@ -30,9 +30,9 @@ class Call:
 
     Attributes:
         count: how many.
-        total_s: seconds in them, with everything that they called; on a GPU the device's.
+        total_s: seconds in them, including everything that they called; on a GPU the device's.
         training: the module was in training mode.
-        values: of each tensor, where they were looked at.
+        values: of each tensor, if they were inspected.
     """
 
     count: int = 0
@@ -76,10 +76,10 @@ class ModuleCost:
         name: of the submodule, "" for the model itself.
         type_name: its class.
         calls: how many.
-        shapes: different arguments it was called with.
+        shapes: number of distinct arguments it was called with.
         total_s: seconds in it and in what it called.
         self_s: seconds in it alone.
-        share: of the model's time that `total_s` is, 0 to 1.
+        share: `total_s` as a share of the model's time, 0 to 1.
     """
 
     name: str
@@ -127,14 +127,14 @@ class Watch:
         self._handles: list[Any] = []
 
     def install(self) -> None:
-        """Begins to watch."""
+        """Starts watching."""
         self._handles = [
             torch_hooks.register_module_forward_pre_hook(self._before),
             torch_hooks.register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
         ]
 
     def remove(self) -> None:
-        """Ends watching and reads what a GPU still has to tell."""
+        """Stops watching and reads the remaining GPU events."""
         for handle in self._handles:
             handle.remove()
         if self._pending:
@@ -168,7 +168,7 @@ class Watch:
             self.overhead_s += frame.began_s - entered_s
 
     def _after(self, module: nn.Module, args: Any, kwargs: Any, result: Any = None) -> None:
-        # Up to torch 2.13 a global hook is called without the keyword arguments on the way out of an exception.
+        # Up to torch 2.13, after an exception a global hook is called without the keyword arguments.
         if torch.compiler.is_compiling():
             return
         ended_s = time.perf_counter()
@@ -176,13 +176,13 @@ class Watch:
         frames = self._frames
         if watched is None or all(frame.watched is not watched for frame in frames):
             return
-        # What an interrupt left behind lies above it.
+        # Frames above it are left over from an interrupt.
         while (frame := frames.pop()).watched is not watched:
             pass
         event = None if frame.event is None else _event(args)
         with self._lock:
             spent_s = ended_s - frame.began_s - frame.hooks_s
-            # On the way out of an exception there is no result, and an exception that was not there before.
+            # After an exception there is no result, but an exception that was not there before.
             if result is not None or sys.exception() is frame.raised:
                 self._note(frame, frames[-1] if frames else None, spent_s, event, args, kwargs)
             left_s = time.perf_counter()
@@ -217,7 +217,7 @@ class Watch:
         self._read_events()
 
     def _read_events(self) -> None:
-        """Takes the times of calls that the device is through with."""
+        """Takes the times of calls that the device has finished."""
         while self._pending and self._pending[0][4].query():
             watched, parent, call, began, ended = self._pending.popleft()
             spent_s = began.elapsed_time(ended) / 1e3
@@ -232,7 +232,7 @@ def _is_capturing() -> bool:
 
 
 def _event(args: Any) -> torch.cuda.Event | None:
-    """A mark in the current stream where a GPU is in use; None on a CPU and while a CUDA graph is captured."""
+    """An event in the current stream if a GPU is in use; None on a CPU and while a CUDA graph is captured."""
     if not torch.cuda.is_initialized() or _is_capturing():
         return None
     event = torch.cuda.Event(enable_timing=True)

@@ -1,4 +1,4 @@
-"""What was recorded: a ranking of submodules by time, and the way from one of them to a task file."""
+"""The recording: a ranking of submodules by time, and the way from one of them to a task file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 20
 
 
 class Recording:
-    """What `capture` saw; complete when its block has ended."""
+    """What `capture` recorded; complete when its block has ended."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -28,7 +28,7 @@ class Recording:
 
     @property
     def modules(self) -> list[ModuleCost]:
-        """Every submodule that was called, the most expensive first (its own time decides between equals)."""
+        """Every submodule that was called, the most expensive first (its own time breaks ties)."""
         called = [watched for watched in self._watch.watched.values() if watched.count]
         whole_s = max((watched.total_s for watched in called), default=0.0)
         costs = [
@@ -59,7 +59,7 @@ class Recording:
             lines.append(f"... and {len(modules) - _SHOWN} more in `modules`")
         whole_s = modules[0].total_s
         lines.append(
-            f"watching took {self.overhead_s * 1e3:.2f} ms beside {whole_s * 1e3:.2f} ms; these times are without it"
+            f"watching took {self.overhead_s * 1e3:.2f} ms besides {whole_s * 1e3:.2f} ms; these times exclude it"
         )
         return "\n".join(lines)
 
@@ -74,11 +74,12 @@ class Recording:
         """Writes a submodule as a task file that needs none of the code it came from.
 
         Args:
-            name: of the submodule, as the ranking prints it; "" for the model itself. Any name of a shared one will do.
+            name: of the submodule, as the ranking prints it; "" for the model itself. A shared one has several
+                names; any works.
             path: the file to write.
-            keep_weights: also write the weights to this file (`torch.load` gives a state_dict of the task's `Model`). By
-                default nothing of them is kept but their shapes, dtypes, means and spreads, except small tables of
-                integers, flags or constants, without which the module would be another one.
+            keep_weights: also write the weights to this file (`torch.load` gives a state_dict of the task's
+                `Model`). By default only their shapes, dtypes, means and spreads are kept, and small tables of
+                integers, flags or constants, without which the module would not be the same.
             training: write it as it works in training mode.
 
         Raises:
@@ -101,7 +102,8 @@ def capture(model: nn.Module) -> Iterator[Recording]:
     """Watches `model` while the block runs.
 
     Args:
-        model: any module in eager mode; what torch.compile made of it runs without hooks and tells nothing.
+        model: any module in eager mode. Modules compiled by torch.compile run without hooks and cannot be
+            recorded.
 
     Yields:
         A recording: print it for the ranking, `write` one of its modules as a task file.

@@ -1,4 +1,7 @@
-"""What the arguments of one call looked like: shapes, strides, dtypes, and a little about their values; no tensor is kept."""
+"""The form of one call's arguments: shapes, strides, dtypes, and some statistics of their values.
+
+No tensor is kept.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-#: Elements of a tensor that are looked at to tell what its values are like.
+#: How many elements of a tensor are inspected for statistics of its values.
 _LOOKED_AT = 1 << 16
 
 
@@ -18,7 +21,7 @@ class CaptureError(Exception):
 
 @dataclass(frozen=True)
 class Values:
-    """What the values of a tensor are like, from at most 65536 of its elements.
+    """Statistics of a tensor's values, from at most 65536 of its elements.
 
     Attributes:
         low: smallest finite one.
@@ -47,7 +50,7 @@ class Leaf:
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: str
-    #: Index of the first leaf of the call that is the very same tensor: itself, as a rule.
+    #: Index of the first leaf of the call that is the same tensor object; usually itself.
     same_as: int
 
 
@@ -81,7 +84,7 @@ def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
         tensors.append(value)
         return Leaf(tuple(value.shape), value.stride(), value.dtype, value.device.type, same_as)
     if value is None or isinstance(value, (bool, int, float, str, torch.dtype)):
-        # The type belongs to it: 1, 1.0 and True are equal and make different programs.
+        # Include the type: 1, 1.0 and True are equal but make different programs.
         return (type(value).__name__, value)
     if type(value) in (tuple, list):
         return (type(value).__name__, *(_describe(item, tensors) for item in value))
@@ -118,7 +121,7 @@ def without_sizes(description: Any) -> Any:
 
 
 def rebuild(description: Any, tensors: list[torch.Tensor]) -> Any:
-    """The arguments that a description describes, with these tensors as its leaves; the list is used up."""
+    """The arguments of a description, with these tensors as its leaves; the list is consumed."""
     if isinstance(description, Leaf):
         return tensors.pop(0)
     kind, *items = description
@@ -131,7 +134,7 @@ def rebuild(description: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def values_of(tensor: torch.Tensor) -> Values:
-    """Looks at some of the values; waits for the device."""
+    """Inspects some of the values; waits for the device."""
     with torch.no_grad():
         flat = tensor.detach().reshape(-1)[:_LOOKED_AT]
         if flat.is_complex():

@@ -1,7 +1,8 @@
-"""Dimensions from the shapes that were seen: which lengths varied, and which went together.
+"""Derives dimensions from recorded shapes: which lengths varied, and which moved together.
 
-A length that never changed stays a number. Lengths that were equal in every call are one dimension; one that was always
-a whole multiple of another, the product of two others, or the same distance from another, is written in terms of it.
+A length that never changed stays a number. Lengths that were equal in every call are one dimension. One that was
+always a whole multiple of another, the product of two others, or the same distance from another, is written in
+terms of it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class SeenDim:
 
     Attributes:
         name: in `DIMS`.
-        sizes: what was seen, call by call.
+        sizes: what was recorded, call by call.
         multiple_of: what every legal size is a multiple of.
-        listed: only sizes that were seen are legal.
+        listed: only recorded sizes are legal.
     """
 
     name: str
@@ -75,7 +76,7 @@ def space_of(calls: Sequence[Sequence[Leaf]]) -> SeenSpace:
                 seen.setdefault(sizes, []).append((index, dim))
     space = SeenSpace()
     ranks = {index: len(leaf.shape) for index, leaf in enumerate(calls[0])}
-    # The smaller one is the dimension, and the larger one what follows from it.
+    # The smaller one is the dimension; the larger one is derived from it.
     for sizes, places in sorted(seen.items(), key=lambda item: (sum(item[0]), item[1])):
         expression = _follows(sizes, space)
         if expression is None:
@@ -118,13 +119,15 @@ def _name(place: Place, rank: int, taken: dict[str, SeenDim]) -> str:
 
 
 def probes(space: SeenSpace, base: dict[str, int]) -> list[dict[str, int]]:
-    """Legal shapes that were not all seen: each dimension in turn at its ends and in between, the others at `base`."""
+    """Legal shapes that were not all recorded: each dimension in turn at its ends and in between, the others at
+    `base`.
+    """
     found: list[dict[str, int]] = []
     for name, dim in space.dims.items():
         seen = sorted(set(dim.sizes))
         step = dim.multiple_of
         middle = (seen[0] + seen[-1]) // 2 // step * step
-        # An odd size shows what only even ones let through.
+        # An odd size exposes code that only accepts even ones.
         between = [middle, middle + step] if not dim.listed else seen
         for size in dict.fromkeys([seen[0], seen[-1], *between]):
             if seen[0] <= size <= seen[-1]:
@@ -133,7 +136,7 @@ def probes(space: SeenSpace, base: dict[str, int]) -> list[dict[str, int]]:
 
 
 def restrict(dim: SeenDim) -> bool:
-    """Narrows a dimension of which some sizes turned out to be illegal; False if it is as narrow as can be."""
+    """Narrows a dimension of which some sizes turned out to be illegal; False if it cannot be narrowed further."""
     step = math.gcd(*dim.sizes)
     if step > dim.multiple_of and not dim.listed:
         dim.multiple_of = step

@@ -1,4 +1,4 @@
-"""Text of a task's `__init__`: weights drawn anew with recorded shapes and dtypes, and small tables kept as they are."""
+"""Text of a task's `__init__`: weights redrawn with recorded shapes and dtypes, and small tables kept as they are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from evaluator.capture.inputs import dtype_text, number, scaled
 from evaluator.capture.signature import values_of
 
-#: A table that is longer than this when compressed is drawn anew, within its range.
+#: A table longer than this when compressed is redrawn within its range.
 _TABLE_BYTES = 64 << 10
 _KEPT_ELEMENTS = 4096
 
@@ -37,7 +37,7 @@ def _is_statistic(name: str) -> bool:
 
 
 def _weights(tensor: torch.Tensor) -> str:
-    """Like the recorded ones in mean and spread; positive where those were."""
+    """Matches the recorded mean and spread; positive if those were."""
     shape, dtype = tuple(tensor.shape), str(tensor.dtype)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         seen = values_of(tensor)
@@ -67,7 +67,7 @@ def _buffer(name: str, tensor: torch.Tensor, notes: list[str]) -> str:
     if kept.ndim == 1 and torch.equal(kept, torch.arange(len(kept)).to(kept.dtype)):
         return f"torch.arange({len(kept)}, dtype={dtype})"
     floating = kept.is_floating_point() or kept.is_complex()
-    # The floating ones may be weights by another name, unless they are as short as tables of frequencies are.
+    # Floating ones may be weights under another name, unless they are as short as tables of frequencies.
     if not floating or kept.numel() <= _KEPT_ELEMENTS:
         raw = kept.reshape(-1).view(torch.uint8).numpy().tobytes() if kept.numel() else b""
         packed = zlib.compress(raw, 9)

@@ -1,4 +1,4 @@
-"""One watched module, as a task file that needs none of the code it came from; checked against that module before it is written."""
+"""Writes one recorded module as a standalone task file, and checks the file against the module first."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from evaluator.capture.signature import (
 from evaluator.capture.space import probes, restrict, space_of
 from evaluator.capture.state import TABLE_HELPER, state_text
 
-#: Lines of the traffic table; the service takes no more.
+#: Most lines of the traffic table; the service accepts no more.
 _MOST_SHAPES = 64
-#: Shapes that were seen at which the file is compared with the module.
+#: Recorded shapes at which the file is compared with the module.
 _CHECKED_SHAPES = 32
-#: Shapes between those that were seen are tried unless they need this much more than the largest one.
+#: Shapes between the recorded ones are tried unless they need this much more than the largest one.
 _LARGER = 4
 
 
@@ -44,8 +44,8 @@ class WrittenTask:
         path: where.
         dims: what varies, as written in `DIMS`.
         traffic: shapes with the number of calls, most frequent first.
-        share: of the module's time that calls of this form took; others had other ranks, dtypes or plain arguments.
-        notes: what in the file is not as it was recorded, one sentence each.
+        share: of the module's time spent in calls of this form; others had other ranks, dtypes or plain arguments.
+        notes: differences between the file and the recording, one sentence each.
     """
 
     path: Path
@@ -56,12 +56,12 @@ class WrittenTask:
 
 
 class _Draft:
-    """A task file in the making, for calls of one form."""
+    """A task file in progress, for calls of one form."""
 
     def __init__(self, watched: Watched, calls: list[tuple[Signature, Call]], *, training: bool) -> None:
         self.module = watched.module
         self.training = training
-        # Export takes a length of 0 or 1 for a constant, so a call without such a one stands for the others.
+        # Export treats a length of 0 or 1 as a constant, so a call without such a length represents the others.
         varying = space_of([leaves_of(found) for found, _ in calls]).places
         self.calls = sorted(calls, key=lambda item: (_has_tiny(item[0], varying), -item[1].total_s))
         self.description = self.calls[0][0]
@@ -77,7 +77,7 @@ class _Draft:
         self.space = space_of(self.leaves)
 
     def fix(self, places: list[tuple[int, int]]) -> None:
-        """Keeps only the calls in which these lengths are as in the first one."""
+        """Keeps only the calls in which these lengths equal the first one's."""
         first = self.leaves[0]
         self.keep(
             [
@@ -231,7 +231,7 @@ def write_task(
 
 
 def _agrees(draft: _Draft, text: str) -> bool:
-    """Whether the file computes what the module does, where it was seen and in between; narrows the draft if not.
+    """Whether the file computes what the module does, at recorded shapes and in between; narrows the draft if not.
 
     Raises:
         CaptureError: they differ at the shape that took the most time.
@@ -240,13 +240,11 @@ def _agrees(draft: _Draft, text: str) -> bool:
     file = _Compared(draft, text)
     differences = [file.difference(space.at(at)) for at in range(min(len(draft.calls), _CHECKED_SHAPES))]
     if differences[0]:
-        raise CaptureError(
-            f"the exported program is not what the module computes at {space.at(0)}: {differences[0]}"
-        )
+        raise CaptureError(f"the exported program differs from the module at {space.at(0)}: {differences[0]}")
     if any(differences):
-        # What it does depends on the shape, as when sizes above a bound take another way.
+        # Its path depends on the shape, for example above a bound.
         draft.notes.append(
-            "the module does something else at some of the shapes that were seen; this file holds the others"
+            "the module does something else at some of the recorded shapes; this file has the others"
         )
         draft.keep([at for at in range(len(draft.calls)) if at >= len(differences) or not differences[at]])
         return False
@@ -306,7 +304,7 @@ class _Compared:
 
 
 def _again(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, which clone() keeps only of dense tensors."""
+    """A copy with the same strides, which clone() keeps only for dense tensors."""
     return tensor.clone() if 0 not in tensor.stride() else tensor
 
 
@@ -336,7 +334,7 @@ def _device(module: nn.Module, leaves: list[Leaf]) -> torch.device:
 
 
 def _run(text: str, name: str) -> Any:
-    """What a piece of the file defines. Our own text: nothing of it was written by anybody else."""
+    """What a piece of the file defines. The text is generated here and therefore trusted."""
     namespace: dict[str, Any] = {"torch": torch, "nn": nn}
     for helper in (*HELPERS.values(), TABLE_HELPER):
         exec(helper, namespace)  # noqa: S102
@@ -345,7 +343,7 @@ def _run(text: str, name: str) -> Any:
 
 
 def _values(calls: list[Call], kept: list[int]) -> list[Values | None]:
-    """For each input what its values were like, over the calls that were looked at."""
+    """Statistics of each input's values, over the inspected calls."""
     looked = [call.values for call in calls if call.values]
     if not looked:
         return [None] * len(kept)
@@ -369,7 +367,7 @@ def _values(calls: list[Call], kept: list[int]) -> list[Values | None]:
 
 
 def _names(module: nn.Module, description: Any, count: int) -> list[str]:
-    """What the inputs are called: the module's own words where an argument is one tensor."""
+    """Names of the inputs: the module's own parameter names if an argument is one tensor."""
     args, kwargs = description
     try:
         known = [

@@ -1,4 +1,6 @@
-"""`device` (`ceilings` on a bare node): what this machine reaches at best, measured here, kept, and shown as a table."""
+"""`device` (`ceilings` on a bare node): measures this machine's peak rates, stores them, and shows them as a
+table.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from evaluator.errors import EvaluatorError
 from evaluator.profiling import ceilings as measuring
 
 _errors = Console(stderr=True)
-#: Ending of a name, what a figure is divided by, and the unit that is left.
+#: Suffix of a name, the divisor of its figure, and the resulting unit.
 _UNITS = (
     ("_bytes_per_s", 1e9, "GB/s"),
     ("_flops_per_s", 1e12, "TFLOP/s"),
@@ -25,14 +27,15 @@ _UNITS = (
 
 
 def ceilings(
-    device: Annotated[
-        str, typer.Option(help="cpu or cuda; the GPU by default, where there is one.")
-    ] = "auto",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda; the GPU by default, if there is one.")] = "auto",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again even if figures are stored.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON on standard output.")] = False,
     work_dir: Annotated[Path | None, typer.Option(help="Folder for caches.")] = None,
 ) -> None:
-    """Measure what this device reaches at best: memory, caches, arithmetic by dtype, launches. Exit status: 0, or 2 if it cannot."""
+    """Measure this device's peak rates: memory, caches, arithmetic by dtype, launches.
+
+    Exit status: 0, or 2 if it cannot.
+    """
     from evaluator.folders import default_work_dir
 
     try:
@@ -47,7 +50,7 @@ def ceilings(
 
 
 def pick(device: str) -> str:
-    """``cuda`` or ``cpu`` for ``auto``, by whether a GPU answers."""
+    """``cuda`` or ``cpu`` for ``auto``, depending on whether a GPU responds."""
     from evaluator.devices import open_device
 
     if device != "auto":
@@ -60,7 +63,7 @@ def pick(device: str) -> str:
 
 
 def show(console: Console, found: dict[str, Any]) -> None:
-    """The figures as a table, and what they were measured on."""
+    """Prints the figures as a table, and what they were measured on."""
     environment = found["environment"]
     table = Table("ceiling", "measured", "unit", "at each size tried")
     for name, value in found["rates"].items():
@@ -76,7 +79,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
 
 
 def _sizes(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """``1024 MiB 3921, 2048 MiB 4012 (best)``: whether the best lies on a plateau."""
+    """``1024 MiB 3921, 2048 MiB 4012 (best)``: shows whether the best is on a plateau."""
     best = max((row["rate"] for row in rows), default=None)
     told = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine can judge, what is in the way, and what to do about it."""
+"""`doctor`: what this machine can judge, what prevents the rest, and what to do about it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def doctor(
     minimum_tier: Annotated[
         str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
     ] = "landlock",
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and kept verdicts.")] = None,
+    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and stored verdicts.")] = None,
 ) -> None:
     """Say what this machine can judge. Exit status: 0 something can be judged, 2 nothing can."""
     if minimum_tier not in TIERS:
@@ -39,12 +39,12 @@ def doctor(
 
 
 def tell(text: str) -> None:
-    """One line for the person in front, on standard error."""
+    """Prints one line for the user on standard error."""
     Console(stderr=True).print(text, style="dim", markup=False, highlight=False)
 
 
 def examine(work_dir: Path, minimum_tier: str) -> tuple[list[Section], list[str]]:
-    """Looks at everything.
+    """Examines everything.
 
     Args:
         work_dir: where the referee would work.
@@ -53,7 +53,7 @@ def examine(work_dir: Path, minimum_tier: str) -> tuple[list[Section], list[str]
     Returns:
         The sections, and the devices on which something can be judged.
     """
-    # The clock first: whatever else is examined would disturb it.
+    # The clock first: the other examinations would disturb it.
     clock = machine.examine_timing()
     devices = machine.examine_devices()
     gpu = bool(devices.facts["gpus"])
@@ -66,8 +66,8 @@ def examine(work_dir: Path, minimum_tier: str) -> tuple[list[Section], list[str]
         try:
             device = open_device(name)
         except EvaluatorError:
-            continue  # the line of the device has said so
-        tell(f"attacking every sandbox for {name} from the inside, which takes some seconds")
+            continue  # the device's line has said so
+        tell(f"testing every sandbox for {name} with attacks from inside; this takes some seconds")
         section = isolation.examine(device, minimum_tier)
         sections.insert(0, section)
         able = name == "cpu" or tools.facts.get("torch_cuda") is not None

@@ -27,33 +27,33 @@ def evaluate_batch(
     manifest: Annotated[
         Path,
         typer.Argument(
-            help="JSON lines: id, task, candidate, and if wanted device, effort, splits, shapes, deadline_s, precision."
+            help="JSON lines: id, task, candidate, and optionally device, effort, splits, shapes, deadline_s, precision."
         ),
     ],
     out: Annotated[
         Path, typer.Option("--out", help="Verdicts, one JSON line each; an existing file is continued.")
     ],
-    device: Annotated[str, typer.Option(help="cpu or cuda, for lines that name none.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu or cuda, for lines without one.")] = "cpu",
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, max=64, help="Referees per device; by default as cores and memory allow."),
+        typer.Option(min=1, max=64, help="Referees per device; by default chosen by cores and memory."),
     ] = None,
     gpus: Annotated[str, typer.Option(help="GPUs to use: all, or numbers such as 0,1.")] = "all",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Judge also what was judged here before.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Judge again even if a verdict is stored.")] = False,
     retry: Annotated[
-        bool, typer.Option("--retry", help="Judge again what an earlier run could not judge.")
+        bool, typer.Option("--retry", help="Judge again the lines that an earlier run could not judge.")
     ] = False,
     minimum_tier: Annotated[
         str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
     ] = "landlock",
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and kept verdicts.")] = None,
+    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and stored verdicts.")] = None,
 ) -> None:
     """Judge every line of a manifest. Exit status: 0 all judged, 1 some could not be judged, 2 nothing could be done."""
     console = Console(stderr=True)
     folder = work_dir or default_work_dir()
     if device not in ("cpu", "cuda"):
         _fail(console, f"--device {device}: known are cpu and cuda")
-    # A cluster's scheduler ends jobs with SIGTERM; that must leave as much behind as Ctrl-C does.
+    # A cluster's scheduler ends jobs with SIGTERM, which must leave the files as Ctrl-C does.
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         lines = read_manifest(manifest, device)
@@ -94,7 +94,7 @@ def _run(console: Console, batch: Batch, out: Path) -> None:
             batch.run(display.show)
     except KeyboardInterrupt:
         console.print(
-            f"stopped: {batch.done} of {batch.total} lines have a verdict in {out}, which is whole; the same command "
+            f"stopped: {batch.done} of {batch.total} lines have a verdict in {out}; the file is intact, and the same command "
             "goes on with the rest.",
             markup=False,
             highlight=False,
@@ -123,7 +123,7 @@ def _counts(batch: Batch) -> str:
 
 
 class _Display:
-    """Bar and counts on a terminal, a line now and then elsewhere."""
+    """Bar and counts on a terminal; otherwise a line from time to time."""
 
     def __init__(self, console: Console, batch: Batch) -> None:
         self._console = console

@@ -1,4 +1,4 @@
-"""`lint`: whether a task measures anything, and how to mend it if not."""
+"""`lint`: whether a task measures anything, and how to fix it if not."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def lint(
     minimum_tier: Annotated[
         str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
     ] = "landlock",
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and kept reports.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Lint again what was linted here before.")] = False,
+    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and stored reports.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Lint again even if a report is stored.")] = False,
 ) -> None:
-    """Look for what makes a task worthless. Exit status: 0 usable, 1 refused, 2 could not look."""
+    """Check whether a task measures anything. Exit status: 0 usable, 1 refused, 2 could not check."""
     from evaluator.client import Referee
 
     console = Console(stderr=True)
@@ -51,7 +51,7 @@ def lint(
 
 
 def print_report(console: Console, report: dict[str, Any]) -> None:
-    """A report in lines for people."""
+    """Prints a report as lines."""
     state = "usable" if report["ok"] else report["verdict"]
     console.print(f"[bold {'green' if report['ok'] else 'red'}]{state}[/]: ", end="")
     count = len(report["findings"])
@@ -62,7 +62,7 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
             f"  [{_COLORS[finding['severity']]}]{finding['severity']}[/] {finding['rule']}: ", end=""
         )
         console.print(f"{finding['sentence']}.", markup=False, highlight=False)
-        console.print(f"    To mend it: {finding['mending']}.", markup=False, highlight=False)
+        console.print(f"    To fix it: {finding['mending']}.", markup=False, highlight=False)
     for remark in dict.fromkeys(remark for fact in report["facts"] for remark in fact.get("inputs", ())):
         console.print(f"  {remark}.", markup=False, highlight=False)
     for line in told(report["inferred"]) if report["inferred"] else ():

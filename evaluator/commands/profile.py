@@ -1,4 +1,4 @@
-"""`profile`: where a task's time goes and what holds it back, for people and as JSON."""
+"""`profile`: where a task's time goes and what limits it, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def profile(
             help="Task file, or the name of a task of the catalogue; or, after --, a program: python train.py ..."
         ),
     ],
-    device: Annotated[
-        str, typer.Option(help="cpu or cuda; the GPU by default, where there is one.")
-    ] = "auto",
+    device: Annotated[str, typer.Option(help="cpu or cuda; the GPU by default, if there is one.")] = "auto",
     dim: Annotated[
         list[str] | None, typer.Option(help="A size other than the file's, NAME=VALUE; may be repeated.")
     ] = None,
@@ -45,7 +43,7 @@ def profile(
 ) -> None:
     """Say where the time of a task, or of a whole program, goes and what holds it back.
 
-    Exit status: 0, or 2 if it could not be profiled. A program runs as it would without us: outside the sandbox.
+    Exit status: 0, or 2 if it could not be profiled. A program runs as usual, outside the sandbox.
     """
     from evaluator.client import Referee
     from evaluator.folders import default_work_dir
@@ -115,7 +113,7 @@ def _dims(given: list[str]) -> dict[str, Any]:
 
 
 def show(console: Console, found: Diagnosis) -> None:
-    """A diagnosis as sentences and tables."""
+    """Prints a diagnosis as sentences and tables."""
     for sentence in found.sentences:
         console.print(sentence, markup=False, highlight=False)
     for title, parts in (("line", found.lines), ("module", found.modules), ("kernel", found.kernels)):
@@ -139,6 +137,6 @@ def _show_counters(console: Console, counters: Counters) -> None:
 
 
 def _row(part: Part) -> tuple[str, ...]:
-    # A name may hold what rich takes for markup.
+    # A name may contain what rich takes for markup.
     name = part.name.replace("[", "\\[")
     return name[:80], f"{part.share:.1%}", f"{part.seconds * 1e6:.1f}", str(part.calls), part.bound

@@ -37,7 +37,7 @@ def shapes(
 ) -> None:
     """Infer which sizes of a task can vary; a DIMS in the file is not looked at.
 
-    Exit status: 0 there is a space, 1 there is none, 2 could not tell.
+    Exit status: 0 there is a space, 1 there is none, 2 unknown.
     """
     from evaluator.client import Referee
 
@@ -64,7 +64,7 @@ def shapes(
 
 
 def show(console: Console, inferred: Inferred) -> None:
-    """A space as a table, then what could not be varied and what else was found, in sentences."""
+    """Prints a space as a table, then in sentences what could not be varied and what else was found."""
     if not inferred.ok:
         console.print(f"no space of shapes: {inferred.reason}", markup=False, highlight=False)
     else:
@@ -89,7 +89,7 @@ def show(console: Console, inferred: Inferred) -> None:
 
 
 def show_drawn(console: Console, described: dict[str, Any]) -> None:
-    """The shapes of every split that may be told, each with the name of its stratum; or why there are none."""
+    """Prints the shapes of every public split, each with its stratum; or why there are none."""
     if not described["ok"]:
         console.print(f"no shapes: {described['reason']}", markup=False, highlight=False)
         return
@@ -98,4 +98,4 @@ def show_drawn(console: Console, described: dict[str, Any]) -> None:
         for stratum, dims in zip(strata, described["shapes"][split], strict=True):
             table.add_row(split, stratum, ", ".join(f"{name}={value}" for name, value in dims.items()) or "-")
     console.print(table)
-    console.print("held-out shapes are drawn when they are needed, and not before", markup=False)
+    console.print("held-out shapes are drawn only when they are needed", markup=False)

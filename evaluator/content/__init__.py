@@ -1,1 +1,3 @@
-"""What inputs and weights contain: fresh for every call, drawn by the referee from the operating system's randomness."""
+"""Contents of inputs and weights: fresh for every call, drawn by the referee from the operating system's
+randomness.
+"""

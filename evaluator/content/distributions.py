@@ -1,7 +1,8 @@
-"""Contents that find wrong kernels: constant rows, large means, wide dynamic range, small integers, other scales, the task's own draws.
+"""Contents that expose wrong kernels: constant rows, large means, wide dynamic range, small integers, other
+scales.
 
-What ``get_inputs`` draws is an example, not a contract: where no draw is negative, contents have both signs, unless the task declares its
-``DOMAIN``. Structure (zeros at the same places, few values) stays in all of them.
+The draws of ``get_inputs`` are an example, not a contract: if no draw is negative, contents still have both signs,
+unless the task declares its ``DOMAIN``. Structure (zeros at the same places, few values) stays in all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from evaluator.oracle.numbers import from_float64, largest, to_float64
 
 
 class HostDraws:
-    """Random numbers of the referee's own, in numpy."""
+    """The referee's own random numbers, in numpy."""
 
     def __init__(self) -> None:
         self._generator = np.random.default_rng(secrets.randbits(128))
@@ -54,14 +55,14 @@ def _small_integers(rows: Array, draws: Any) -> Array:
 
 
 def _clip(values: Array, limit: float) -> Array:
-    """Values cut off at +-limit, real and imaginary part apart."""
+    """Values clipped to +-limit, real and imaginary part separately."""
     if space(values).iscomplex(values):
         return values.real.clip(-limit, limit) + 1j * values.imag.clip(-limit, limit)
     return values.clip(-limit, limit)
 
 
 def _scaled(rows: Array, draws: Any) -> Array:
-    """Where an approximation that is right near zero no longer is."""
+    """Fails an approximation that is only right near zero."""
     return rows * float(draws.uniform(1.5, 4.0, (1, 1))[0, 0])
 
 
@@ -75,20 +76,20 @@ _TRANSFORMS: dict[str, Callable[[Array, Any], Array]] = {
 
 
 def names(inputs: list[TensorInput]) -> list[str]:
-    """Names of the distributions that suit these inputs; ``task`` is the task's own and comes twice."""
+    """Names of the distributions that suit these inputs. ``task`` is the task's own and comes twice."""
     others = [name for name in _TRANSFORMS if any(changes(name, tensor) for tensor in inputs)]
     return ["task", "task", *others]
 
 
 def transformed(name: str, rows: Array, tensor: TensorInput, draws: Any, *, signs: bool = False) -> Array:
-    """Elements of the task's own distribution as the named one has them, not yet rounded to the input's dtype.
+    """Turns elements of the task's own distribution into the named one, not yet rounded to the input's dtype.
 
     Args:
-        name: one of :func:`names` but ``task``.
+        name: one of :func:`names` except ``task``.
         rows: float64 or complex128, shape (rows, last dimension), of the host or a device.
         tensor: the input.
         draws: random numbers in the same kind of array, see :class:`HostDraws`.
-        signs: of both signs where no draw is negative and the task does not say why.
+        signs: use both signs if no draw is negative and the task does not say why.
     """
     xp = space(rows)
     own = rows
@@ -103,13 +104,16 @@ def transformed(name: str, rows: Array, tensor: TensorInput, draws: Any, *, sign
 
 
 def changes(name: str, tensor: TensorInput) -> bool:
-    """Whether an input differs in the named distribution from the task's own."""
+    """Whether the named distribution changes this input."""
     stays = tensor.structure.domain == "in_range" and name != "constant_rows"
     return name != "task" and tensor.transformable and not stays
 
 
 def draw(name: str, tensor: TensorInput, *, signs: bool = False, common: Array | None = None) -> Array:
-    """A fresh content of the named distribution: flat, in the carrier dtype, on the host; arguments as in :func:`transformed`."""
+    """A fresh content of the named distribution: flat, in the carrier dtype, on the host.
+
+    Arguments as in :func:`transformed`.
+    """
     generator = np.random.default_rng(secrets.randbits(128))
     draws, offsets = tensor.draw(1, generator, common)
     content = tensor.rebuild(int(draws[0]), int(offsets[0]))

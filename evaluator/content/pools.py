@@ -1,12 +1,13 @@
-"""Fresh contents for every call, cheaply: rolled windows over a few secret draws of the task's own ``get_inputs``, mixed.
+"""Makes fresh contents for every call at low cost: rolled, mixed windows over a few secret draws of
+``get_inputs``.
 
 Drawing millions of random numbers per call would take longer than the calls. A tensor is rolled by a secret offset
-that is no multiple of its rows, so that rows, tiles and sums differ from call to call while the distribution and the
-legal range stay the task's own. Tensors whose order means something (sorted indices, masks) are never rolled, and those
-with a structure keep it (:mod:`evaluator.input_structure`).
+that is not a multiple of its rows, so that rows, tiles and sums differ from call to call, while the distribution
+and the legal range stay the task's own. Tensors whose order has a meaning (sorted indices, masks) are never
+rolled, and those with a structure keep it (:mod:`evaluator.input_structure`).
 
-A tensor is carried as its span of memory, so a channels_last one is rolled in memory order and an expanded one has as
-many values as it has memory.
+A tensor is carried as its span of memory, so a channels_last one is rolled in memory order and an expanded one has
+as many values as it has memory.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from evaluator.roles.frames import TensorMeta
 
 Array = np.ndarray[Any, Any]
 _POOL_ELEMENTS = 4096
-#: One element in so many of a slightly changed content.
+#: One element in this many changes in a slightly changed content.
 _PART_CHANGED = 64
 
 
 class Mixed(NamedTuple):
-    """Contents as indices of draws and offsets in elements, one of either per content, and what is mixed into them.
+    """Contents as indices of draws and offsets in elements, one of each per content, and what is mixed into them.
 
     Attributes:
-        others: draws from which the chunks come whose bit is set; None where nothing is mixed.
-        other_offsets: theirs.
-        masks: words of one bit a chunk, a row per content; of the host, or int64 on a GPU.
+        others: draws that supply the chunks whose bit is set; None if nothing is mixed.
+        other_offsets: their offsets.
+        masks: words of one bit per chunk, a row per content; on the host, or int64 on a GPU.
     """
 
     draws: Array
@@ -47,7 +48,7 @@ class Mixed(NamedTuple):
     masks: Any = None
 
     def only(self, index: int) -> Mixed:
-        """The same of a single content."""
+        """The same for a single content."""
         return Mixed(*(None if part is None else part[index : index + 1] for part in self))  # type: ignore[arg-type]
 
 
@@ -56,12 +57,13 @@ class TensorInput:
     """One tensor argument: its description and the referee's private draws of it.
 
     Attributes:
-        meta: what it looks like.
-        draws: flat, in the carrier dtype, on the host; or flat bytes on a GPU, of large tensors a part that is used again and again.
-        same: whether ``get_inputs`` gives the same values each time; None leaves it to a comparison of the draws.
-        structure: that every content keeps.
+        meta: its form.
+        draws: flat, in the carrier dtype, on the host; or flat bytes on a GPU, for large tensors a part that is
+            reused.
+        same: whether ``get_inputs`` gives the same values each time; None means to compare the draws.
+        structure: kept by every content.
         rollable: whether single elements may be replaced by others of its values.
-        signed: whether there are negative and positive ones.
+        signed: whether there are negative and positive values.
     """
 
     meta: TensorMeta
@@ -92,7 +94,7 @@ class TensorInput:
             )
             self.signed = self.rollable and bool((values.real < 0).any() and (values.real > 0).any())
         elif self._is_same():
-            # A table, positions, a causal mask: what is the same in every draw is part of the task.
+            # A table, positions, a causal mask: values that are the same in every draw are part of the task.
             return
         elif self.meta.dtype == "bool":
             self.rollable = _looks_random(sample)
@@ -109,18 +111,21 @@ class TensorInput:
 
     @property
     def keeps_zeros(self) -> bool:
-        """Whether zeros stay where they are."""
+        """Whether zeros keep their places."""
         return self.structure.way == PLACED
 
     @property
     def turned(self) -> bool:
-        """Whether contents are draws whose lines change places."""
+        """Whether contents are draws with permuted lines."""
         whole = self.meta.contiguous and self.source_size == self.size
         return self.structure.way == TURNED and whole and bool(self.structure.turns(len(self.meta.shape)))
 
     @property
     def transformable(self) -> bool:
-        """Whether it may have other values than the task's own: none where few are all there are, or structure is more than zeros."""
+        """Whether it may have values other than the task's own.
+
+        Not if it has few distinct values, or structure beyond zeros.
+        """
         return is_inexact(self.meta.dtype) and self.rollable and FEW_VALUES not in self.structure.found
 
     @property
@@ -129,7 +134,7 @@ class TensorInput:
         return self.transformable and not self.signed and not self.structure.domain
 
     def _nonzero_sample(self) -> Array:
-        """Some values that are not zero, from random places; empty where they are too rare."""
+        """Some nonzero values, from random places; empty if they are too rare."""
         places = np.random.default_rng(secrets.randbits(128)).integers(
             0, self.source_size, 16 * _POOL_ELEMENTS
         )
@@ -139,7 +144,7 @@ class TensorInput:
 
     @property
     def on_device(self) -> bool:
-        """Whether the draws lie on a GPU."""
+        """Whether the draws are on a GPU."""
         return not isinstance(self.draws[0], np.ndarray)
 
     def on_host(self) -> TensorInput:
@@ -181,18 +186,22 @@ class TensorInput:
 
     @property
     def refresh_stride(self) -> int:
-        """Every how many elements the chain replaces one: all where :attr:`renewed`, else at most about 2048 places per call."""
+        """The distance between elements that the chain replaces: 1 if :attr:`renewed`, otherwise at most about
+        2048 places per call.
+        """
         return 1 if self.renewed else max(61, self.size // 2048) | 1
 
     def draw(
         self, count: int, generator: np.random.Generator, common: Array | None = None
     ) -> tuple[Array, Array]:
-        """Contents never used before, as indices of draws and offsets in elements (or, of turned ones, seeds), one of either per content.
+        """Contents never used before, as indices of draws and offsets in elements (or seeds, for turned ones), one
+        of each per content.
 
         Args:
             count: how many.
-            generator: seeded from the operating system's randomness, and known to the referee alone.
-            common: random numbers for all inputs of a call; those that stay as they are drawn come from one call of ``get_inputs``.
+            generator: seeded from the operating system's randomness, and known only to the referee.
+            common: random numbers for all inputs of a call; inputs that stay as drawn come from one call of
+                ``get_inputs``.
         """
         draws = generator.integers(0, len(self.draws), count)
         if self.turned:
@@ -214,14 +223,15 @@ class TensorInput:
         draw_bits: Callable[[int, int], Any] | None = None,
         common: Array | None = None,
     ) -> Mixed:
-        """Contents that are two windows each, mixed chunk by chunk at random.
+        """Contents that are each mixed from two windows, chunk by chunk at random.
 
-        Of a single window a few elements tell which one it is, and whoever has seen it before knows all the others.
+        With a single window, a few elements identify it, and code that has seen it before would know all the
+        others.
 
         Args:
             count: how many.
             generator: as in :meth:`draw`.
-            draw_bits: makes so many rows of so many words of random bits where they are used; by the generator if None.
+            draw_bits: makes rows of words of random bits where they are used; uses the generator if None.
             common: as in :meth:`draw`.
         """
         one = self.draw(count, generator, common)
@@ -264,7 +274,9 @@ class TensorInput:
         return np.roll(self.draws[draw], -offset)
 
     def slightly_changed(self, content: Any) -> Any:
-        """A copy of a content (as spans are held: host values, or bytes on a GPU) with one in 64 elements replaced by others of its values."""
+        """A copy of a content (a span: host values, or bytes on a GPU) with one in 64 elements replaced by others
+        of its values.
+        """
         if not self.rollable:
             return content
         generator = np.random.default_rng(secrets.randbits(128))
@@ -282,7 +294,7 @@ class TensorInput:
         return torch.from_numpy(changed.view(np.uint8)).to(content.device)
 
     def turned_on_device(self, draw: Any, seed: int) -> Any:
-        """Flat bytes on a GPU of a draw there whose lines have changed places."""
+        """Flat bytes on a GPU of a draw there with permuted lines."""
         import torch
 
         generator = torch.Generator(device=draw.device).manual_seed(seed)
@@ -304,12 +316,12 @@ class TensorInput:
 
 
 def common_draws(count: int, generator: np.random.Generator) -> Array:
-    """Random numbers for all inputs of so many calls, see :meth:`TensorInput.draw`."""
+    """Random numbers for all inputs of ``count`` calls, see :meth:`TensorInput.draw`."""
     return generator.integers(0, 1 << 30, count)
 
 
 def _without_gaps(draws: list[Any], meta: TensorMeta) -> list[Any]:
-    """Spans in which memory between the elements of a strided tensor holds legal values, too: rolling moves them in."""
+    """Fills the gaps in spans of strided tensors with legal values, because rolling moves them into elements."""
     if meta.span_bytes == meta.elements * meta.item_bytes:
         return draws  # a permuted tensor has none
     if not isinstance(draws[0], np.ndarray):
@@ -350,7 +362,10 @@ def logical(span: Array, meta: TensorMeta) -> Array:
 
 
 def _looks_random(flags: Array) -> bool:
-    """Whether booleans change as often from place to place as independent ones would: those of a mask come in runs."""
+    """Whether booleans change from place to place as often as independent ones would.
+
+    In a mask they come in runs.
+    """
     share = float(flags.mean())
     changes = float((flags[1:] != flags[:-1]).mean())
     return changes > share * (1.0 - share) > 0.0

@@ -1,4 +1,4 @@
-"""Weights are re-drawn before use, so that a candidate cannot rely on a fresh LayerNorm being the identity."""
+"""Redraws weights before use, so that a candidate cannot rely on a fresh LayerNorm being the identity."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from evaluator.oracle.numbers import from_float64, is_inexact, to_float64
 
 
 def redraw(name: str, values: Array, dtype: str, *, parameter: bool) -> Array:
-    """New values for one entry of a state dict (flat, carrier dtype); entries that are tables stay as they are.
+    """New values for one entry of a state dict (flat, carrier dtype). Entries that are tables stay as they are.
 
-    A parameter keeps its mean and spread; one that is constant (ones, zeros) gets a spread of its own. Running means
-    and variances of normalisation layers are drawn too, variances positive. Every other buffer may be a mask or an
-    index table and is kept.
+    A parameter keeps its mean and spread; a constant one (ones, zeros) gets a spread. Running means and variances
+    of normalization layers are drawn too, variances positive. Every other buffer may be a mask or an index table
+    and is kept.
     """
     if not is_inexact(dtype) or values.size == 0:
         return values
@@ -39,7 +39,7 @@ def redraw(name: str, values: Array, dtype: str, *, parameter: bool) -> Array:
 
 
 def redraw_on_device(name: str, values: Any, dtype: str, *, parameter: bool) -> Any:
-    """The same for an entry that lies on a GPU, flat bytes."""
+    """The same for an entry on a GPU, flat bytes."""
     import torch
 
     if not is_inexact(dtype) or not values.numel():

@@ -1,4 +1,4 @@
-"""CPU and CUDA behind one interface: what the referee must know of a device, and nothing more."""
+"""CPU and CUDA behind one interface: only what the referee needs to know about a device."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from evaluator.devices.cuda import CudaDevice
 
 
 def open_device(name: str, visible_gpu: str | None = None) -> Device:
-    """The device called ``cpu`` or ``cuda`` (there the first of ``visible_gpu``, see :class:`CudaDevice`).
+    """The device called ``cpu`` or ``cuda`` (the first of ``visible_gpu``, see :class:`CudaDevice`).
 
     Raises:
-        evaluator.errors.EvaluatorError: it is unknown or not there.
+        evaluator.errors.EvaluatorError: it is unknown or does not exist.
     """
     from evaluator.errors import EvaluatorError
 
@@ -27,7 +27,7 @@ def open_device(name: str, visible_gpu: str | None = None) -> Device:
 
 
 def usual_device() -> Literal["cpu", "cuda"]:
-    """The device where none is named: ``cuda`` where there is an NVIDIA GPU and a torch that was built for one."""
+    """The default device: ``cuda`` if there is an NVIDIA GPU and a torch that was built for one."""
     import pynvml
 
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 #: What products are computed in under torch's autocast, by the task's precision tier. There is none for float8: whoever has a
 #: task of that tier can get bfloat16.
 AUTOCAST_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}
-#: Two clocks that differ by more are not the same.
+#: Two clocks count as different beyond this share.
 _MOVED = 0.02
 
 
@@ -18,7 +18,7 @@ class Clock:
 
     Attributes:
         sm_mhz: of the multiprocessors.
-        reasons: why it is not higher, in NVML's words; empty when nothing holds it back.
+        reasons: why it is not higher, in NVML's words; empty if it is not throttled.
     """
 
     sm_mhz: int
@@ -31,10 +31,10 @@ class Clock:
 
 @dataclass(frozen=True)
 class Caps:
-    """What a call of a task may take at a sampled shape: a share of the memory and, by rough rates, of the time.
+    """What a call of a task may take at a sampled shape: memory, and time estimated from rough rates.
 
     Attributes:
-        held_bytes: weights, inputs, outputs and the largest of what lies between, together.
+        held_bytes: weights, inputs, outputs and the largest intermediate, together.
         call_s: seconds that a call of the reference may take.
         flops_per_s: multiplications and additions in float32.
         bytes_per_s: read or written.
@@ -60,12 +60,12 @@ class Caps:
         passes: int,
         share: float = 1.0,
     ) -> bool:
-        """Whether a shape of these figures stays within; ``passes`` is how often the forward pass's work is done.
+        """Whether a shape of these figures stays within the caps. ``passes`` counts the forward pass's work.
 
-        With ``share`` only that part of memory and time is allowed.
+        ``share`` allows only that part of memory and time.
         """
         held_bytes += outputs * self.judging_bytes
-        # What is written was read, too.
+        # What is written was read too.
         seconds = (
             flops / self.flops_per_s + 2 * written_bytes / self.bytes_per_s + operations * self.operation_s
         )
@@ -116,7 +116,7 @@ class Device(Protocol):
     def architecture(self) -> str: ...
 
     def clock(self) -> Clock | None:
-        """The clock now; None where it cannot be read."""
+        """The clock now; None if it cannot be read."""
         ...
 
     def facts(self) -> dict[str, Any]:

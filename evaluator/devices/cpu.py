@@ -12,7 +12,7 @@ from evaluator.devices.base import Caps, Clock
 
 
 class CpuDevice:
-    """All cores of this machine; an untrusted process may use half of the memory, at most 16 GiB."""
+    """All cores of this machine. An untrusted process may use half of the memory, at most 16 GiB."""
 
     kind = "cpu"
     index = 0
@@ -28,12 +28,12 @@ class CpuDevice:
     def __init__(self) -> None:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self.memory_limit_bytes = min(16 << 30, total // 2)
-        # An eighth of what a process may use, and about two cores' rates. The referee shares that memory and keeps of each
-        # output what is right, the tolerance, and what came, in float64.
+        # An eighth of what a process may use, and about two cores' rates. The referee shares that memory and
+        # keeps, for each output, the expected values, the tolerance, and the result, in float64.
         self.caps = Caps(self.memory_limit_bytes // 8, 1.0, 3e10, 5e9, 5e-6, judging_bytes=4 * 8)
 
     def clock(self) -> Clock | None:
-        """Not read: a virtual machine is told a constant."""
+        """Not read: a virtual machine reports a constant."""
         return None
 
     def facts(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class CpuDevice:
 
 
 def core_cache_bytes() -> int:
-    """Size of one core's second-level cache; 1 MiB where the machine does not tell."""
+    """Size of one core's second-level cache; 1 MiB if unknown."""
     for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:
             if (folder / "level").read_text().strip() == "2":

@@ -1,4 +1,4 @@
-"""One NVIDIA GPU, seen through NVML: the referee itself never opens a CUDA context."""
+"""One NVIDIA GPU, seen through NVML: the referee itself never opens a CUDA context here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evaluator.baselines import modes_of
 from evaluator.devices.base import Caps, Clock
 from evaluator.errors import EvaluatorError
 
-#: Bits of nvmlDeviceGetCurrentClocksEventReasons that hold a clock back under load.
+#: Bits of nvmlDeviceGetCurrentClocksEventReasons that mean throttling under load.
 _REASONS = {
     0x4: "sw_power_cap",
     0x8: "hw_slowdown",
@@ -24,7 +24,7 @@ class CudaDevice:
     """The first visible GPU. Its settings are read, never changed.
 
     Args:
-        visible: what ``CUDA_VISIBLE_DEVICES`` says where the device is used; this process's own by default.
+        visible: the ``CUDA_VISIBLE_DEVICES`` of the processes that use it; this process's own by default.
     """
 
     kind = "cuda"
@@ -49,14 +49,14 @@ class CudaDevice:
         self.memory_limit_bytes = 64 << 30
         self.architecture = "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(self._handle))
         self.memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).total)
-        # Of an H200 8.8 GiB, where a third is 22 calls of 128 MB.
+        # 8.8 GiB on an H200; a third of that is 22 calls of 128 MB.
         self.share_bytes = self.memory_bytes // 24
         self.input_cap_bytes = min(512 << 20, self.share_bytes // 8)
-        # An eighth of the memory; rates that any data center's GPU of these years reaches without TF32.
+        # An eighth of the memory; rates that any current data-center GPU reaches without TF32.
         self.caps = Caps(self.memory_bytes // 8, 0.1, 3e13, 1.5e12, 8e-6)
 
     def clock(self) -> Clock | None:
-        """What NVML says now: the clock of the multiprocessors and what holds it back."""
+        """NVML's current reading: the multiprocessors' clock and why it is throttled."""
         import pynvml
 
         try:

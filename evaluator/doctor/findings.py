@@ -1,4 +1,4 @@
-"""What an examination of the machine says: lines for people and programs alike."""
+"""The result of examining the machine, for people and programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GOOD, DOUBTFUL, BAD = "good", "doubtful", "bad"
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that was looked at.
+    """One examined item.
 
     Attributes:
         name: what.
@@ -33,7 +33,7 @@ class Line:
 
 @dataclass
 class Section:
-    """Lines that belong together, and the same facts for programs."""
+    """A group of lines, and the same facts for programs."""
 
     title: str
     lines: list[Line] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Which sandbox tiers hold here: each is entered and attacked from the inside, as at every start of a referee."""
+"""Which sandbox tiers work here: each is entered and attacked from inside, as at every start of a referee."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SYSCTLS = (
 def examine(device: Device, minimum_tier: str) -> Section:
     """Every tier on one device: whether it holds, why not, and how each attack on it ended.
 
-    Fact ``in_force`` is the tier that a referee would take, None where none holds that is at least ``minimum_tier``.
+    Fact ``in_force`` is the tier that a referee would use, None if no tier of at least ``minimum_tier`` holds.
     """
     section = Section(f"Isolation for {device.kind}")
     tiers: dict[str, Any] = {}
@@ -45,14 +45,14 @@ def examine(device: Device, minimum_tier: str) -> Section:
             state = DOUBTFUL if holds_any else BAD
             section.lines.append(Line(tier, state, f"does not hold: {report['why_not']}", _advice(tier)))
     if not holds_any:
-        found = "nothing isolates well enough, so nothing untrusted is run here"
-        advice = f"Set up one of {', '.join(allowed)} as said above, or use another machine; no switch goes without."
+        found = "no tier isolates well enough, so nothing untrusted runs here"
+        advice = f"Set up one of {', '.join(allowed)} as described above, or use another machine. No option turns the sandbox off."
         section.lines.append(Line("judging", BAD, found, advice))
     return section
 
 
 def _try(device: Device, tier: str) -> dict[str, Any]:
-    # Its own folder: what is in force elsewhere must not be disturbed by an examination.
+    # Its own folder: an examination must not disturb what is in use elsewhere.
     with tempfile.TemporaryDirectory(prefix="kernelwright-doctor-") as folder:
         try:
             fleet = Fleet(device, Path(folder), tier, exactly=True)
@@ -67,7 +67,7 @@ def _try(device: Device, tier: str) -> dict[str, Any]:
 
 
 def _shortened(refusal: str, tier: str) -> str:
-    """The middle of the sentence: the part that speaks of this tier."""
+    """The middle of the sentence: the part about this tier."""
     _, _, rest = refusal.partition(f"({tier}: ")
     return rest.rpartition("). It needs")[0] or refusal
 
@@ -80,7 +80,9 @@ def _advice(tier: str) -> str:
             + "). In a container, allow them with a seccomp profile that permits unshare and mount."
         )
     root = (
-        " Run as another user than root: limits on processes do not bind root." if os.geteuid() == 0 else ""
+        " Run as a user other than root: limits on processes do not apply to root."
+        if os.geteuid() == 0
+        else ""
     )
     return (
         f"It needs a kernel with Landlock (ABI here: {landlock.abi()}, 0 is none or off) and seccomp.{root}"

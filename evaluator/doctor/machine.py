@@ -1,4 +1,4 @@
-"""Devices, memory, disk, and whether this machine keeps time steady enough to compare two programs."""
+"""Devices, memory, disk, and whether this machine's timing is steady enough to compare two programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from evaluator.environment import thread_count
 
 _LOOP_SECONDS = 0.4
 _LOOP_STEPS = 20_000
-#: Above these a fixed loop says that the machine is shared: the referee needs more quads, or gives up in words.
+#: Above these spreads of a fixed loop, the machine is shared: the referee needs more quads, or gives up with a
+#: message.
 _STEADY_SPREAD = 1.10
 _USABLE_SPREAD = 1.5
 _STEAL_SHARE = 0.02
@@ -36,14 +37,14 @@ def examine_devices() -> Section:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
     except Exception as error:  # noqa: BLE001 - NVML raises its own kinds, a missing library another
         section.facts["nvml"] = str(error)
-        section.lines.append(Line("gpu", GOOD, f"none; work is done on the CPU ({error})"))
+        section.lines.append(Line("gpu", GOOD, f"none; the CPU is used ({error})"))
         return section
     for index, handle in enumerate(handles):
         gpu = _gpu(handle)
         section.facts["gpus"].append(gpu)
         section.lines.append(_gpu_line(index, gpu))
     if not handles:
-        section.lines.append(Line("gpu", GOOD, "a driver without a GPU; work is done on the CPU"))
+        section.lines.append(Line("gpu", GOOD, "a driver without a GPU; the CPU is used"))
     return section
 
 
@@ -79,9 +80,7 @@ def _gpu_line(index: int, gpu: dict[str, Any]) -> Line:
     found = f"{gpu['name']}, driver {gpu['driver']}{free}, {gpu['uuid']}"
     if gpu["processes"] or (gpu["busy_percent"] or 0) > 5:
         found += f"; in use: {gpu['processes']} processes, {gpu['busy_percent']} % busy"
-        advice = (
-            "Let the other programs end, or hide this GPU with CUDA_VISIBLE_DEVICES: they share its clock."
-        )
+        advice = "Wait for the other programs to end, or hide this GPU with CUDA_VISIBLE_DEVICES: they share its clock."
         return Line(name, DOUBTFUL, found, advice)
     if gpu["mig"]:
         return Line(name, DOUBTFUL, f"{found}; split by MIG", "Judge on a GPU that is not split.")
@@ -89,7 +88,7 @@ def _gpu_line(index: int, gpu: dict[str, Any]) -> Line:
 
 
 def examine_timing() -> Section:
-    """A fixed loop, again and again: its spread, and what the hypervisor took meanwhile."""
+    """Runs a fixed loop repeatedly: its spread, and the time that the hypervisor took meanwhile."""
     section = Section("Clock")
     before, began = _cpu_ticks(), time.perf_counter()
     times_us: list[float] = []
@@ -115,7 +114,7 @@ def examine_timing() -> Section:
         section.lines.append(Line("steadiness", GOOD, found))
     else:
         word = "Small differences will stay undecided" if spread <= _USABLE_SPREAD else "Little can be timed"
-        advice = f"{word} while something else runs on these cores: end it, or use a machine of your own."
+        advice = f"{word} while other programs run on these cores: stop them, or use a dedicated machine."
         section.lines.append(Line("steadiness", DOUBTFUL, found, advice))
     found = f"{steal:.1%} of the time was given to other machines"
     if steal <= _STEAL_SHARE:
@@ -132,7 +131,7 @@ def examine_timing() -> Section:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """(stolen, all) ticks of all processors since the machine was started; zeros where /proc is not there."""
+    """(stolen, all) ticks of all processors since boot; zeros without /proc."""
     try:
         fields = [
             int(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n")[0].split()[1:9]
@@ -143,7 +142,7 @@ def _cpu_ticks() -> tuple[int, int]:
 
 
 def examine_resources(work_dir: Path) -> Section:
-    """Free disk below the work folder, memory, and the limits that this process lives under."""
+    """Free disk below the work folder, memory, and the limits of this process."""
     section = Section("Memory and disk")
     existing = next(folder for folder in (work_dir, *work_dir.parents) if folder.exists())
     free_disk = shutil.disk_usage(existing).free
@@ -164,7 +163,7 @@ def examine_resources(work_dir: Path) -> Section:
         "role_memory_bytes": CpuDevice().memory_limit_bytes,
     }
     if not section.facts["writable"]:
-        advice = "Give --work-dir a folder that you may write, or set XDG_CACHE_HOME."
+        advice = "Give --work-dir a folder that you can write to, or set XDG_CACHE_HOME."
         section.lines.append(Line("work folder", BAD, f"{existing} cannot be written", advice))
     section.lines.append(
         _enough(
@@ -209,7 +208,7 @@ def _available_bytes() -> int:
 
 
 def _cgroup_limit(name: str) -> int | None:
-    """The tightest limit of the control groups that this process is in (version 2), None where there is none."""
+    """The tightest limit of this process's control groups (version 2), None if there is none."""
     try:
         own = Path("/proc/self/cgroup").read_text(encoding="utf-8").strip().rpartition("::")[2].strip("/")
     except OSError:
@@ -221,7 +220,7 @@ def _cgroup_limit(name: str) -> int | None:
         try:
             limits.append(int((folder / name).read_text(encoding="ascii")))
         except (OSError, ValueError):
-            pass  # no such file in the root group; "max" is no number and no limit
+            pass  # no such file in the root group; "max" is not a number and means no limit
         if folder == root or root not in folder.parents:
             return min(limits, default=None)
         folder = folder.parent

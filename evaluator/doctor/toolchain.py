@@ -1,4 +1,4 @@
-"""Compilers and libraries: what candidates in C++, CUDA and Triton, and compiled baselines, need."""
+"""Compilers and libraries that candidates in C++, CUDA and Triton, and compiled baselines, need."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ADVICE = {
 
 
 def examine(*, gpu: bool) -> Section:
-    """Versions of everything that compiles; what is for a GPU alone is missed only where there is one."""
+    """Versions of all compilers. GPU-only tools are reported missing only if there is a GPU."""
     section = Section("Compilers and libraries")
     programs: dict[str, str | None] = {}
     for name in _ADVICE:
@@ -83,7 +83,7 @@ def _program(name: str) -> str | None:
 
 
 def _torch(section: Section, *, gpu: bool) -> Line:
-    """In a process of its own: this one would be slow to start with it, and may not survive a broken one."""
+    """Checks torch in a separate process: importing it here would be slow, and a broken one may crash."""
     version = package_version("torch")
     section.facts["torch"] = version
     if version is None:
@@ -103,7 +103,7 @@ def _torch(section: Section, *, gpu: bool) -> Line:
     found = f"{answer[0]}, CUDA {answer[1]}" if answer[1] != "None" else f"{answer[0]}, without CUDA"
     if gpu and answer[2] != "True":
         advice = "Install a CUDA build of torch that fits the driver; until then only the CPU can be judged."
-        return Line("torch", DOUBTFUL, f"{found}; it cannot use the GPU that is here", advice)
+        return Line("torch", DOUBTFUL, f"{found}; it cannot use this machine's GPU", advice)
     return Line("torch", GOOD, found)
 
 

@@ -1,1 +1,1 @@
-"""What kind of win a correct candidate is, and what really ran: explanations beside the verdict, which never decide it."""
+"""Explains a correct candidate's win and what really ran. The explanations never decide the verdict."""

@@ -1,26 +1,30 @@
-"""A light reading of C++ and CUDA text: comments and literals away, names of kernels, forbidden tricks left visible."""
+"""A light parser of C++ and CUDA source: removes comments and literals, finds names of kernels and forbidden
+tricks.
+"""
 
 from __future__ import annotations
 
 import re
 
-#: What a Python string must contain to be taken for C++ or CUDA.
+#: What a Python string must contain to count as C++ or CUDA.
 _MARKS = re.compile(r"__global__|#\s*include\b|\btorch::Tensor\b|\bat::\w|extern\s+\"C\"|\bTORCH_LIBRARY\b")
-#: Comments, then string and character literals; raw strings are left alone (kernels have none).
+#: Comments, then string and character literals. Raw strings are left alone (kernels have none).
 _NOISE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
-#: A kernel's name stands before the first parenthesis after `__global__`, less those of launch bounds.
+#: A kernel's name is before the first parenthesis after `__global__`, except that of launch bounds.
 _KERNEL = re.compile(
     r"__global__\s+(?:[\w:]+\s+){0,4}?(?:__launch_bounds__\s{0,4}\([^)]{0,80}\)\s*(?:[\w:]+\s+){0,3}?)?(?!__launch_bounds__)(\w{1,120})\s{0,4}\("
 )
 
 
 def looks_native(text: str) -> bool:
-    """Whether a Python string holds C++ or CUDA, as far as a glance can tell."""
+    """Whether a Python string looks like C++ or CUDA."""
     return _MARKS.search(text) is not None
 
 
 def without_noise(text: str, *, literals: bool = False) -> str:
-    """The text with comments blanked, line numbers unchanged; string literals as well, unless they are asked for."""
+    """The source with comments blanked, line numbers unchanged; string literals too unless ``literals`` keeps
+    them.
+    """
 
     def blank(match: re.Match[str]) -> str:
         found = match[0]
@@ -32,5 +36,5 @@ def without_noise(text: str, *, literals: bool = False) -> str:
 
 
 def kernel_names(text: str) -> list[str]:
-    """Names of the `__global__` functions that a text defines or declares."""
+    """Names of the `__global__` functions that a source defines or declares."""
     return list(dict.fromkeys(_KERNEL.findall(without_noise(text))))

@@ -1,6 +1,7 @@
-"""Which kernels really ran, as a disposable process of the candidate tells it: own, compiler's, library's, or none.
+"""Which kernels really ran, as reported by a disposable process of the candidate: own, compiler, library, or none.
 
-The process belongs to the candidate, so all of it is descriptive: it is validated, cut to size, and never moves a score.
+The process belongs to the candidate, so all of it only describes: it is validated, shortened, and never changes a
+score.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _SHOWN_ROWS = 12
 _NAME_LENGTH = 120
 _MAX_TIME_US = 1e9
 _MAX_CALLS = 1_000_000
-#: What an operation must at least take of the time to count as part of the win.
+#: Least share of the time for an operation to count as part of the win.
 _COUNTS_SHARE = 0.05
 
-#: Operations that move no data: they allocate, look, or make views.
+#: Operations that move no data: they allocate, query, or make views.
 _IDLE = frozenset(
     f"aten::{name}"
     for name in """alias as_strided chunk contiguous detach empty empty_like empty_strided expand flatten is_nonzero item
@@ -41,12 +42,12 @@ _MOVES = re.compile(r"^Mem(?:cpy|set)\b")
 
 @dataclass(frozen=True)
 class Observation:
-    """What one call at one shape was made of.
+    """The operations of one call at one shape.
 
     Attributes:
-        kernels: by time, longest first; shares of all that was seen.
+        kernels: by time, longest first; shares of everything observed.
         operations: every library operation with its calls, without times.
-        own_calls: how often kernels of the candidate's own were called.
+        own_calls: how often the candidate's own kernels were called.
         compiled: code of torch's compiler ran.
         graphs: CUDA graphs that were launched.
         narrow: something was computed in a narrower type than the inputs have.
@@ -60,7 +61,7 @@ class Observation:
     narrow: bool
 
     def share(self, kind: str) -> float:
-        """Share of the time that went to one kind."""
+        """Share of the time spent in one kind."""
         return sum(kernel.share for kernel in self.kernels if kernel.kind == kind)
 
 
@@ -109,13 +110,13 @@ def read(answer: Any, analysis: Analysis, *, gpu: bool) -> Observation:
 def _number(value: Any) -> float:
     number = float(value)
     if isinstance(value, bool) or not math.isfinite(number):
-        raise ValueError("no finite number")
+        raise ValueError("not a finite number")
     return min(max(number, 0.0), _MAX_TIME_US)
 
 
 def _count(value: Any) -> int:
     if type(value) is not int:
-        raise ValueError("no count")
+        raise ValueError("not a count")
     return min(max(value, 0), _MAX_CALLS)
 
 
@@ -160,9 +161,9 @@ def labels(seen: list[Observation], decoy: bool, reference: Observation | None) 
     """What kind of win it is.
 
     Args:
-        seen: one observation a shape.
+        seen: one observation per shape.
         decoy: its own kernels turned out not to matter.
-        reference: what the reference runs at the first of these shapes, if it was asked.
+        reference: what the reference runs at the first of these shapes, if it was observed.
     """
     found = []
     if any(one.own_calls for one in seen) and not decoy:

@@ -1,6 +1,7 @@
-"""A candidate's text as the rules see it: a flat index of its syntax tree, so that each rule is a loop over one list.
+"""A candidate's source as the rules see it: a flat index of its syntax tree, so that each rule loops over one
+list.
 
-Comments and docstrings are not in it: what a candidate says about itself never matters.
+Comments and docstrings are not included: a candidate's claims about itself never matter.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Unreadable(ValueError):
-    """The text is not analyzed; the message says why."""
+    """The source is not analyzed; the message says why."""
 
 
 @dataclass(frozen=True)
 class NativeText:
-    """A string with C++ or CUDA in it: its line in the candidate, without comments, with and without literals."""
+    """A string that contains C++ or CUDA: its line in the candidate, without comments, with and without literals."""
 
     line: int
     code: str
@@ -32,13 +33,13 @@ class NativeText:
 
 
 class Source:
-    """See the module.
+    """The index of one file.
 
     Args:
         text: the candidate's file, any text at all.
 
     Raises:
-        Unreadable: too long, too deep, or no Python.
+        Unreadable: too long, too deep, or not Python.
     """
 
     def __init__(self, text: str) -> None:
@@ -97,7 +98,7 @@ class Source:
     # -- relations ---------------------------------------------------------------------------------------------
 
     def dotted(self, node: ast.AST) -> str:
-        """The full dotted name of an expression with import aliases resolved; empty where it has none."""
+        """The full dotted name of an expression with import aliases resolved; empty if it has none."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -107,7 +108,7 @@ class Source:
         return ".".join([self._aliases.get(node.id, node.id), *reversed(parts)])
 
     def parent(self, node: ast.AST) -> ast.AST | None:
-        """The node around a node."""
+        """The parent of a node."""
         return self._parents.get(node)
 
     def function_of(self, node: ast.AST) -> Function | None:
@@ -115,7 +116,7 @@ class Source:
         return self._functions.get(node)
 
     def runs(self, node: ast.AST) -> bool:
-        """Whether a node lies in a function that a call of ``ModelNew`` reaches."""
+        """Whether a node is in a function that a call of ``ModelNew`` reaches."""
         return self._functions.get(node) in self.runtime
 
     def imports(self, *modules: str) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -131,14 +132,14 @@ class Source:
                 yield node
 
     def strings(self) -> Iterator[_Text]:
-        """String constants that are no docstrings."""
+        """String constants that are not docstrings."""
         for node in self.nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 if not isinstance(self._parents.get(node), ast.Expr):
                     yield node  # type: ignore[misc]
 
     def assignments(self) -> Iterator[tuple[ast.expr, ast.AST]]:
-        """Every target of an assignment, with its statement; tuples are taken apart."""
+        """Every target of an assignment, with its statement; tuples are split."""
         for node in self.nodes:
             targets: list[ast.expr] = []
             if isinstance(node, ast.Assign):
@@ -195,7 +196,7 @@ class Source:
         return reached
 
     def _lineage(self, name: str) -> set[ast.AST | None]:
-        """The class that is asked for; where it has no ``forward`` of its own, its bases in this file as well."""
+        """The named class, plus its bases in this file if it has no ``forward`` of its own."""
         found: set[ast.AST | None] = set()
         todo = [name]
         while todo:

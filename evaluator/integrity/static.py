@@ -1,7 +1,10 @@
-"""Static analysis of a candidate's text: what it uses, with lines as evidence. It explains and never decides alone.
+"""Static analysis of a candidate's source: what it uses, with lines as evidence.
 
-The text is hostile: it may be no Python, millions of characters long, or nested so deeply that parsing it ends the
-interpreter. So the referee runs :func:`main` in a disposable sandboxed process and validates what comes back.
+It explains and never decides alone.
+
+The source is untrusted: it may not be Python, may have millions of characters, or may be nested so deeply that
+parsing crashes the interpreter. So the referee runs :func:`main` in a disposable sandboxed process and validates
+the result.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from evaluator.integrity import native, rules
 from evaluator.integrity.source import MAX_SOURCE_BYTES, Source, Unreadable
 
 NOT_ANALYZED = "not_analyzed"
-#: Characters of a file that are looked at at all; longer than what is analyzed, so that too long is told apart.
+#: Most characters of a file that are read: more than the limit for analysis, so that a longer file is recognized
+#: as too long.
 MAX_READ = 2 * MAX_SOURCE_BYTES
 _SHOWN_HITS = 3
 _MAX_NAMES = 64
@@ -23,12 +27,12 @@ _MAX_NAMES = 64
 
 @dataclass(frozen=True)
 class Analysis:
-    """What the text says.
+    """What the source contains.
 
     Attributes:
         findings: (rule, severity, evidence) with severity ``info`` or ``warning``.
         kernels: names of the kernels that it defines: Triton functions, and `__global__` functions in its strings.
-        builds: whether it builds kernels from C++ or CUDA text.
+        builds: whether it builds kernels from C++ or CUDA source.
     """
 
     findings: tuple[tuple[str, str, str], ...] = ()
@@ -37,12 +41,12 @@ class Analysis:
 
     @property
     def has_kernels(self) -> bool:
-        """Whether the text holds kernels of its own."""
+        """Whether the source has kernels of its own."""
         return bool(self.kernels) or self.builds
 
 
 def analyze(text: str) -> Analysis:
-    """The analysis of any text; never raises for what is in it (deep nesting may still end the interpreter)."""
+    """The analysis of any text. Never raises for its contents (deep nesting may still crash the interpreter)."""
     try:
         source = Source(text)
         found = []
@@ -73,7 +77,7 @@ def as_json(analysis: Analysis) -> dict[str, Any]:
 
 
 def from_json(plain: Any) -> Analysis:
-    """Inverse of :func:`as_json` for bytes that nobody vouches for.
+    """Inverse of :func:`as_json`, for untrusted bytes.
 
     Raises:
         ValueError: they have another form.
@@ -91,7 +95,7 @@ def from_json(plain: Any) -> Analysis:
 
 
 def clean(text: Any, length: int) -> str:
-    """Text of an untrusted process as printable characters that any terminal and any encoding takes."""
+    """Text of an untrusted process as printable characters that any terminal and any encoding accepts."""
     if not isinstance(text, str):
         raise TypeError("not a text")
     return "".join(letter if letter.isprintable() else "?" for letter in text[:length])
@@ -106,5 +110,5 @@ def main(path: str, target: str) -> None:
         json.dump(as_json(analysis), file)
 
 
-#: Run beside the candidate's text in a disposable process.
+#: Run beside the candidate's source in a disposable process.
 PROGRAM = "from evaluator.integrity.static import main\nmain('candidate.py', 'out/analysis.json')\n"

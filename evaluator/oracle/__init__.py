@@ -1,1 +1,1 @@
-"""Is an output right? Comparison with a float64 oracle, with a tolerance that follows the reference's own error."""
+"""Is an output right? Compares with a float64 oracle, with a tolerance based on the reference's own error."""

@@ -1,7 +1,8 @@
-"""One arithmetic for two kinds of arrays: numpy's on the host, and torch's where the outputs lie on a GPU.
+"""One arithmetic for two kinds of arrays: numpy on the host, and torch for outputs on a GPU.
 
-The oracle's formulas are written once, over the functions of a *space*; :func:`space` finds the one of an array. Only what
-the formulas need is here. A float64 oracle of 16 million elements takes seconds in numpy and milliseconds on a device.
+The oracle's formulas are written once, over the functions of a *space*; :func:`space` finds the one of an array.
+Only what the formulas need is here. A float64 oracle of 16 million elements takes seconds in numpy and
+milliseconds on a device.
 """
 
 from __future__ import annotations
@@ -87,12 +88,12 @@ class Host:
 
     @staticmethod
     def count_different(first: Array, second: Array) -> int:
-        """Elements that differ in any bit."""
+        """Number of elements that differ in any bit."""
         return int((first.view(f"V{first.itemsize}") != second.view(f"V{second.itemsize}")).sum())
 
 
 class Device:
-    """torch, on whatever device its tensors lie; takes and returns tensors of torch's own dtypes."""
+    """torch, on the device of its tensors; takes and returns tensors of torch's own dtypes."""
 
     @staticmethod
     def _torch() -> Any:
@@ -105,7 +106,7 @@ class Device:
         return values.clamp(min=other) if isinstance(other, float) else self._torch().maximum(values, other)
 
     def rint(self, values: Array) -> Array:
-        """To the nearest integer; of complex numbers both parts, since no kernel of a GPU rounds those."""
+        """To the nearest integer; for complex numbers both parts, because GPU kernels cannot round those."""
         torch = self._torch()
         if not values.is_complex():
             return torch.round(values)

@@ -1,4 +1,4 @@
-"""Compares a candidate's output with what was expected and says in words what is wrong."""
+"""Compares a candidate's output with the expectation and says in words what is wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evaluator.oracle.numbers import is_inexact
 from evaluator.oracle.tolerance import Expected, as_rows, row_rms
 from evaluator.roles.frames import TensorMeta
 
-#: Of large values in a tier below TF32.
+#: For large values in a tier below TF32.
 _CHANCE_SLACK = 2.0
 
 
@@ -19,12 +19,13 @@ class Comparison:
     """Outcome for one output tensor.
 
     Attributes:
-        ok: within the bound everywhere, NaN and Inf exactly where the reference has them; or what else the expectation asks for.
-        ratio: largest error over its bound (below 1 is right); inf for wrong masks or integers.
+        ok: within the bound everywhere, with NaN and Inf exactly where the reference has them; or what else the
+            expectation requires.
+        ratio: largest error relative to its bound (below 1 is right); inf for wrong masks or integers.
         max_abs: largest absolute error among finite elements.
         words: what is wrong, empty when ok.
-        strict_ratio: the same as ratio over the bound of strict float32 arithmetic.
-        wrong: mask of wrong elements by (row, column), where single elements are.
+        strict_ratio: the same as ratio, for the bound of strict float32 arithmetic.
+        wrong: mask of wrong elements by (row, column), if single elements are wrong.
     """
 
     ok: bool
@@ -41,7 +42,7 @@ def widen(values: Array, dtype: str) -> Array:
 
 
 def contract(meta: TensorMeta, expected: TensorMeta) -> str:
-    """Why an output breaks the contract of shape, dtype and layout; empty when it keeps it."""
+    """Why an output breaks the contract of shape, dtype and layout; empty if it does not."""
     if meta.dtype != expected.dtype:
         return f"an output has dtype {meta.dtype}, the reference returns {expected.dtype}: return that"
     if meta.shape != expected.shape:
@@ -55,9 +56,9 @@ def contract(meta: TensorMeta, expected: TensorMeta) -> str:
 
 
 def _good_layout(meta: TensorMeta, expected: TensorMeta) -> bool:
-    """Whether an output is contiguous, which serves any caller, or laid out as the reference's.
+    """Whether an output is contiguous, which suits any caller, or has the reference's layout.
 
-    Strides along dimensions of one element, and of tensors without any, mean nothing.
+    Strides along dimensions of one element, and of empty tensors, do not matter.
     """
     return (
         meta.elements == 0
@@ -105,7 +106,8 @@ def compare(values: Array, expected: Expected, slack: float = 1.0) -> Comparison
             False, float("inf"), float("nan"), _first_wrong(masks, got, expected.own), wrong=masks
         )
     if expected.judged == "finiteness":
-        # Rows that the tier's rounding leaves alone are no matter of chance, nor is any row where it turns none of them over.
+        # In rows that the tier's rounding hardly touches, the outcome is not chance. If rounding flips no row,
+        # that holds for all rows.
         got = xp.where(expected.steady_rows, got, expected.exact)
         slack *= _CHANCE_SLACK
     finite = xp.isfinite(got) & xp.isfinite(expected.exact)
@@ -128,7 +130,7 @@ def compare(values: Array, expected: Expected, slack: float = 1.0) -> Comparison
 
 
 def _mask_difference(got: Array, expected: Expected) -> Array | None:
-    """Elements whose NaN or Inf class differs; where reference and oracle disagree (overflow) either is right."""
+    """Elements whose NaN or Inf class differs. Where reference and oracle disagree (overflow), either is right."""
     xp = space(got)
     wrong = xp.zeros(got, tuple(got.shape))
     infinite = (xp.isinf,) if xp.iscomplex(got) else (xp.isposinf, xp.isneginf)

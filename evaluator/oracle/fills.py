@@ -1,8 +1,9 @@
-"""Large constants among the results, which a module puts where something is masked.
+"""Large constants among the results, which a module writes at masked places.
 
-Scores of attention with -1e9, or with the dtype's lowest number, where a key may not be seen: next to these the root mean
-square of a row says nothing of its other elements, and any value would pass for them. So they are left out of it. A constant
-is what moved inputs do not move; it must also be larger by far than all else, and larger than what functions saturate at.
+An example is attention scores with -1e9, or the dtype's lowest number, for masked keys. Next to these, the root
+mean square of a row says nothing about its other elements, and any value would pass for them. So they are excluded
+from it. A constant does not change when inputs are moved. It must also be far larger than everything else, and
+larger than saturation values of functions.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from __future__ import annotations
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.numbers import epsilon, largest
 
-#: Below this nobody masks, and results of honest sums may happen to stay the same.
+#: Below this, values are not used as masks, and results of honest sums may stay the same by chance.
 _LEAST = 1e4
-#: So many times the root mean square of the elements that are no such constant.
+#: How many times the root mean square of the other elements a constant must be.
 _TIMES_THE_OTHERS = 1024.0
-#: A module that has more of them than this copies numbers, such as integers that nobody moved.
+#: A module with more distinct ones copies numbers, such as integers that were not moved.
 _MOST = 4
 
 
 def in_range(values: Array, own: Array, dtype: str) -> Array:
-    """The oracle's values, and the reference's own where those cannot be had in its dtype.
+    """The oracle's values, or the reference's own where the task's dtype cannot represent those.
 
-    ``torch.finfo(x.dtype).min`` in float64 is another number, which nobody who computes in the task's dtype can return.
+    ``torch.finfo(x.dtype).min`` in float64 is another number, which code in the task's dtype cannot return.
     """
     xp = space(values)
     beyond = xp.isfinite(values) & (xp.abs(values) > largest(dtype)) & xp.isfinite(own)
@@ -29,7 +30,7 @@ def in_range(values: Array, own: Array, dtype: str) -> Array:
 
 
 def find(dtype: str, exact: Array, own: Array, moved: Array | None) -> tuple[float, ...]:
-    """The reference's values that are such constants; empty where there are none, and where it cannot be told."""
+    """The reference's values that are such constants; empty if there are none or it is unknown."""
     xp = space(exact)
     if moved is None or xp.iscomplex(exact):
         return ()
@@ -49,13 +50,13 @@ def find(dtype: str, exact: Array, own: Array, moved: Array | None) -> tuple[flo
 
 
 def _rms(magnitude: Array) -> float:
-    """Root mean square of numbers whose squares may be too large for float64."""
+    """Root mean square of numbers whose squares may overflow float64."""
     peak = float(magnitude.max())
     return peak * float(space(magnitude).mean((magnitude / peak) ** 2)) ** 0.5 if peak else 0.0
 
 
 def are_fills(values: Array, fills: tuple[float, ...]) -> Array | None:
-    """Which of some rows of the reference's values are such constants; None where none is."""
+    """Which of the reference's values in some rows are such constants; None if none is."""
     if not fills:
         return None
     found = space(values).zeros(values, tuple(values.shape))

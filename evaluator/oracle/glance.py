@@ -1,4 +1,4 @@
-"""A quick look at an output: whether it agrees with the reference's own result, for which no oracle has to be asked."""
+"""A quick comparison of an output with the reference's own result, without the oracle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evaluator.oracle.numbers import is_inexact
 from evaluator.oracle.tolerance import Bounds, as_rows, row_rms
 
 _SAMPLED_ELEMENTS, _CHUNK = 1 << 17, 2048
-#: How much more than in a check a timed call may be off before the oracle is asked, which has the last word.
+#: How much wider than in a check the bound of a timed call is. Beyond it the oracle decides.
 _TIMED_SLACK = 2.0
 
 
@@ -27,9 +27,11 @@ def agree(
     *,
     thorough: bool = False,
 ) -> bool:
-    """Whether flat values agree with the reference's own; what differs is not wrong until the oracle says so.
+    """Whether flat values agree with the reference's own.
 
-    Errors are relative to their row, as the oracle's are: a bound of one row means nothing in another one.
+    A difference counts as wrong only if the oracle confirms it.
+
+    Errors are relative to their row, as in the oracle: a bound of one row means nothing in another one.
 
     Args:
         values: of the candidate, in the carrier of ``dtype``.
@@ -37,8 +39,8 @@ def agree(
         dtype: torch's name.
         bounds: what contents of the same distribution needed.
         shape: of the output.
-        thorough: looks at every element, within the usual bound. Otherwise twice that counts, and twice what a small element may be
-            off by; of large host arrays random parts of rows are compared, which nobody can know beforehand.
+        thorough: checks every element, within the usual bound. Otherwise the bound is doubled, and so is the error
+            allowed for small elements; of large host arrays only random, unpredictable parts of rows are compared.
     """
     if not thorough and isinstance(values, np.ndarray) and values.size > _SAMPLED_ELEMENTS:
         values, own, shape = _drawn(values, own, shape)
@@ -60,7 +62,7 @@ def agree(
     slack, least = (1.0, 0.0) if thorough else (_TIMED_SLACK, bounds.least)
     with xp.quiet():
         errors = xp.abs(mine - theirs)
-        # Worded so that a NaN does not pass.
+        # Written so that a NaN does not pass.
         if not bool((errors <= slack * (bounds.usual * scale + least)).all()):
             return False
     return bounds.rms == math.inf or bool((row_rms(errors / scale) <= slack * bounds.rms).all())

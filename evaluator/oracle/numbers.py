@@ -63,11 +63,14 @@ def to_float64(values: Array, dtype: str) -> Array:
 
 
 def from_float64(values: Array, dtype: str) -> Array:
-    """Rounds float64 (or complex128) values to a dtype, in its carrier; what is too large for a float8 becomes its largest number."""
+    """Rounds float64 (or complex128) values to a dtype, in its carrier.
+
+    Values too large for a float8 become its largest number.
+    """
     if dtype == "bfloat16":
         with np.errstate(over="ignore"):
             bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
-        # Round to nearest, ties to even, on the upper half; a NaN must not be rounded into a number.
+        # Round to nearest, ties to even, on the upper half. A NaN must not be rounded to a number.
         rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
         return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
     if dtype.startswith("float8"):
@@ -84,7 +87,7 @@ def from_float64(values: Array, dtype: str) -> Array:
 
 
 def largest(dtype: str) -> float:
-    """The largest finite number of an inexact dtype (of either part, where it is complex)."""
+    """The largest finite number of an inexact dtype (of either part, if it is complex)."""
     if dtype == "bfloat16":
         return float((2.0 - 2.0**-7) * 2.0**127)
     if dtype.startswith("float8"):

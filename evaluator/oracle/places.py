@@ -1,8 +1,9 @@
-"""Where an output is wrong and what its wrong values look like, coarsely, for whoever has to repair it.
+"""Where an output is wrong and what its wrong values look like, roughly, as a hint for repairing it.
 
-"The last 24 of 1000 columns hold zeros" says *mask of the last tile*; a largest error of 3.1 says nothing. Only places
-and patterns are told, as few as name a cause: no values of inputs, no further expected values, nothing about other
-contents. A pattern is looked for among the wrong elements alone, so it never widens or narrows what is accepted.
+"The last 24 of 1000 columns hold zeros" points to *the mask of the last tile*; a largest error of 3.1 does not.
+Only places and patterns are reported, as few as needed to name a cause: no input values, no further expected
+values, nothing about other contents. Patterns are only searched among wrong elements, so they never change what is
+accepted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from evaluator.oracle.arrays import Array
 
-#: Larger outputs are not looked at: on the host this takes a second per 10 million elements.
+#: Larger outputs are skipped: on the host this takes a second per 10 million elements.
 _MOST_ELEMENTS = 1 << 24
 _ALL, _MOST, _FEW = 0.999, 0.5, 0.01
 _AGREEING = 0.98
@@ -31,9 +32,10 @@ def places(wrong: Array, got: Array, exact: Array) -> Places:
         exact: what was expected.
 
     Returns:
-        `share` ("all", "most", "some", "few"); `rows` and `columns` (`all`, `one`, `first`, `last`, `tail`, `head`, `every`,
-        `scattered`) with `row_count`, `column_count`, `tail_columns`, `column_stride`, ... where they say more; `pattern`
-        (see `_pattern`) with `factor` for scaled values. Empty for outputs that are too large to look at.
+        `share` ("all", "most", "some", "few"); `rows` and `columns` (`all`, `one`, `first`, `last`, `tail`,
+        `head`, `every`, `scattered`) with `row_count`, `column_count`, `tail_columns`, `column_stride`, ... if
+        they add information; `pattern` (see `_pattern`) with `factor` for scaled values. Empty for outputs that
+        are too large to check.
     """
     if wrong.shape[0] * wrong.shape[1] > _MOST_ELEMENTS:
         return {}
@@ -78,8 +80,11 @@ def _line(name: str, bad: Any) -> Places:
 
 
 def _pattern(mask: Any, got: Any, exact: Any) -> Places:
-    """What the wrong values are: `nan`, `zero`, `negated`, `scaled`, `shifted`, `next_column`, `previous_column`,
-    `next_row`, `previous_row`, `transposed`, `reordered`, or nothing that has a name."""
+    """The kind of wrong values, or nothing if it has no name.
+
+    One of `nan`, `zero`, `negated`, `scaled`, `shifted`, `next_column`, `previous_column`, `next_row`,
+    `previous_row`, `transposed`, `reordered`.
+    """
     bad, right = got[mask], exact[mask]
     if bad.dtype.kind in "fc" and _mostly(np.isnan(bad) & ~np.isnan(right)):
         return {"pattern": "nan"}

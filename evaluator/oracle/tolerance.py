@@ -43,19 +43,20 @@ from evaluator.oracle.numbers import epsilon, is_inexact
 _OWN_ERROR_FACTOR = 4.0
 _SENSITIVITY_FACTOR = 4.0
 _FLOOR_EPSILONS = {"float32": 16.0, "float64": 64.0, "complex64": 16.0, "complex128": 64.0}
-#: A sum of n nearly equal terms, taken one after the other as compilers do over rows, was off by up to n/12 unit
-#: roundoffs of the scale, where the reference's pairwise sum is hardly off at all. Longer ones must be split to be right.
+#: A sum of n nearly equal terms, added one after the other as compilers do over rows, was off by up to n/12 unit
+#: roundoffs of the scale, while the reference's pairwise sum is hardly off. Longer sums must be split to be right.
 _EPSILONS_PER_TERM, _MOST_TERMS = 0.125, 2048
-#: Equal terms are all rounded the same way, so that the error of their mean grows with their number, up to n/12 unit roundoffs
-#: again; where the problem magnifies it (LayerNorm of a constant row, by 1/sqrt(eps)), it counts as so many moved inputs.
+#: Equal terms are all rounded the same way, so the error of their mean grows with their number, again up to n/12
+#: unit roundoffs. Where the problem amplifies it (LayerNorm of a constant row, by 1/sqrt(eps)), it counts as this
+#: many moved inputs.
 _SENSITIVITY_PER_EQUAL_TERM = 1.0 / 12.0
 _TIER_FACTOR = 4.0
-#: Bound of the root mean square, for dtypes with few bits: so many times the reference's own, that of the tier and what a
-#: rounding of the inputs does, plus some spacings. Rounding moves a number by 0.2 spacings (root mean square), not by the
-#: whole one by which inputs are moved. Rows shorter than this tell too little to be looked at alone.
+#: Bound of the root mean square, for dtypes with few bits: a multiple of the reference's own, plus that of the
+#: tier and of rounding the inputs, plus some spacings. Rounding moves a number by 0.2 spacings (root mean square),
+#: not by the whole one by which inputs are moved. Shorter rows are too noisy to judge alone.
 _RMS_FACTOR, _RMS_OF_ROUNDING = 3.0, 0.2
 _LONG_ROW = 64
-#: A row is steady whose bound is at most so many times the strict one, which is at most so large.
+#: A row is steady if its bound is at most this multiple of the strict one, and at most this large.
 _STEADY_FACTOR, _STEADY = 3.0, 0.25
 
 
@@ -69,13 +70,13 @@ def as_rows(values: Array, shape: tuple[int, ...]) -> Array:
 class Bounds:
     """How far an output was allowed to be off.
 
-    A row in which everything cancels is allowed any relative error, so no relative bound of a single row stands here.
+    A row in which everything cancels is allowed any relative error, so no single row's relative bound is used.
 
     Attributes:
         usual: in the median row, relative to the row.
         least: at the smallest element of the median row, in the output's own unit.
-        rms: root mean square, relative, in the row that was allowed most; infinite where there was no such bound.
-        fills: values that say nothing of a row's scale.
+        rms: root mean square, relative, in the row with the widest bound; infinite if there was no such bound.
+        fills: values that say nothing about a row's scale.
     """
 
     usual: float
@@ -102,11 +103,12 @@ class Expected:
         scale: |oracle| + rms of the row: errors are relative to it.
         bound: allowed relative error per row, shape (rows, 1).
         strict: the same without what the task's precision tier adds.
-        rms_bound: allowed root mean square of the relative error per row; None where single elements say enough.
+        rms_bound: allowed root mean square of the relative error per row; None if single elements say enough.
         alternatives: for integers and booleans, other values that are as right as ``exact``, as rows.
-        fills: the reference's values that are large constants and say nothing of a row's scale.
-        judged: ``everywhere``; ``where_finite``: of elements that the reference and the oracle give numbers for, alone; ``finiteness``:
-            that these are numbers, and right ones in rows that the tier's rounding hardly touches.
+        fills: the reference's values that are large constants and say nothing about a row's scale.
+        judged: ``everywhere``; ``where_finite``: only elements for which both the reference and the oracle give
+            numbers; ``finiteness``: that these are numbers, and right ones in rows that the tier's rounding hardly
+            touches.
     """
 
     dtype: str
@@ -123,7 +125,7 @@ class Expected:
 
     @property
     def rms(self) -> float:
-        """Root mean square of the finite values that are no large constants."""
+        """Root mean square of the finite values that are not large constants."""
         xp = space(self.exact)
         fills = are_fills(self.own, self.fills)
         counted = xp.isfinite(self.exact) if fills is None else xp.isfinite(self.exact) & ~fills
@@ -132,13 +134,13 @@ class Expected:
 
     @property
     def steady_rows(self) -> Array:
-        """Rows that the tier's rounding hardly touches, or all of them where it touches none by much; shape (rows, 1)."""
+        """Rows that the tier's rounding hardly touches, or all of them if it touches none much; shape (rows, 1)."""
         every = self.bound <= _STEADY
         return (self.bound <= _STEADY_FACTOR * self.strict) & (self.strict <= _STEADY) | every.all() & every
 
     @property
     def bounds(self) -> Bounds:
-        """What its rows are allowed, in short."""
+        """A summary of what its rows are allowed."""
         xp = space(self.bound)
         if not xp.size(self.bound):
             return Bounds(0.0, 0.0, math.inf)
@@ -169,15 +171,15 @@ def expect(
         shape: its sizes.
         exact: oracle in float64 (complex128 for complex outputs).
         own: the reference's own output, widened.
-        moved: the oracle on inputs that were moved by one rounding error, or None where there is no inexact input.
+        moved: the oracle on inputs that were moved by one rounding error, or None if there is no inexact input.
         terms: length of the longest sum that the module may take, as far as it is known.
-        usual: root mean square of this output on the task's own inputs. On others, which may drive a module to where
-            everything cancels, errors are relative to it as well: what is left there is rounding, in any order.
-        moved_share: a rounding error of this output's own dtype over the distance by which inputs were moved, where they
-            were moved for the sake of a coarser output beside it.
+        usual: root mean square of this output on the task's own inputs. Other inputs may make everything cancel,
+            leaving only rounding errors in any order, so errors there are also relative to this.
+        moved_share: a rounding error of this output's own dtype divided by the distance by which inputs were
+            moved, if they were moved for a coarser output beside it.
         equal_terms: whether the inputs are constant along their rows.
-        tiered: what the task's tier makes of it, none in the strict one: the oracle with the operands of its products rounded, and the
-            reference's own result, which shows what its libraries lose beyond that.
+        tiered: what the task's tier makes of it, empty for the strict one: the oracle with rounded operands of
+            products, and the reference's own result, which shows what its libraries lose beyond that.
         alternatives: other right values of an integer or boolean output.
         judged: see :class:`Expected`.
     """
@@ -194,22 +196,23 @@ def expect(
     constant = are_fills(own, fills)
     if (
         constant is not None
-    ):  # what it loses where it is written down in the task's dtype says nothing of the others either
+    ):  # an error from storing it in the task's dtype says nothing about the other elements either
         exact, moved = xp.where(constant, own, exact), xp.where(constant, own, moved)
         tiered = [xp.where(constant, own, values) for values in tiered]
     finite = xp.isfinite(exact) & xp.isfinite(own)
     magnitude = xp.where(finite, xp.abs(exact), 0.0)
     rms = rms_of_rows(magnitude, constant)
     overall = math.sqrt(xp.mean((magnitude if constant is None else xp.where(constant, 0.0, magnitude)) ** 2))
-    # A row that is zero everywhere still gets a scale, from the tensor as a whole, at the size of rounding noise.
+    # An all-zero row still gets a scale, from the whole tensor, at the size of rounding noise.
     least_scale = rms + usual + epsilon(dtype) * overall + sys.float_info.min
     scale = magnitude + least_scale
     own_error = _row_error(own, exact, finite, scale)
-    # Not in 16 bits: what these lose goes by the size of each result.
+    # Not in 16 bits: their errors depend on the size of each result.
     if (usual or exact.shape[1] < _LONG_ROW) and dtype in _FLOOR_EPSILONS and xp.size(own_error):
-        # Where a row is short, or nearly all of it is cut off at zero, few elements are left to tell its scale and the
-        # reference's error by; what they have lost was lost before: up to twice as much as in the median row, as elsewhere.
-        # A convolution with ReLU of 3 x 3 images, summed in another order, was called wrong in 13 of 1000 contents.
+        # In a short row, or one that is nearly all cut off at zero, few elements remain to estimate its scale and
+        # the reference's error. Their loss happened before the cut: up to twice as much as in the median row, as
+        # elsewhere. A convolution with ReLU of 3 x 3 images, summed in another order, was called wrong in 13 of
+        # 1000 contents.
         lost = _row_error(own, exact, finite, xp.full(exact, (exact.shape[0], 1), 1.0))
         own_error = xp.maximum(own_error, 2.0 * xp.median(lost) / least_scale)
     typical = xp.median(own_error) if xp.size(own_error) else 0.0
@@ -224,7 +227,7 @@ def expect(
     rms_bound: Array = None
     if dtype not in _FLOOR_EPSILONS:
         rms_bound = xp.full(exact, (exact.shape[0], 1), _RMS_OF_ROUNDING * epsilon(dtype))
-        # Of the tier the oracle alone: the reference's own loss is the first of these.
+        # For the tier, the oracle alone: the reference's own loss is the first of these.
         rounded = tiered[0] if tiered else None
         for values, share in ((own, 1.0), (moved, moved_share * _RMS_OF_ROUNDING), (rounded, 1.0)):
             if values is not None:
@@ -235,11 +238,13 @@ def expect(
         for values in tiered[1:]:
             tier_error = xp.maximum(tier_error, _row_error(values, exact, finite, scale))
         if (usual or exact.shape[1] < _LONG_ROW) and xp.size(tier_error):
-            # As above: what rounded operands lose in a sum does not go by the size of the sum. A bfloat16 attention with one value a
-            # head, whose row is one number near zero, was called wrong by 1.06 times the bound (H100).
+            # As above: what rounded operands lose in a sum does not depend on the size of the sum. A bfloat16
+            # attention with one value per head, whose row is one number near zero, was called wrong by 1.06 times
+            # the bound (H100).
             lost = _row_error(tiered[0], exact, finite, xp.full(exact, (exact.shape[0], 1), 1.0))
             tier_error = xp.maximum(tier_error, xp.median(lost) / least_scale)
-        # Tensor cores may cut off what the oracle rounds to nearest (PTX ISA, `mma`), twice the error, and in equal terms it adds up.
+        # Tensor cores may truncate what the oracle rounds to nearest (PTX ISA, `mma`): twice the error, and in
+        # equal terms it accumulates.
         factor = _TIER_FACTOR * (2.0 if equal_terms else 1.0)
         bound = strict + factor * xp.maximum(tier_error, 2.0 * xp.median(tier_error))
     return Expected(dtype, shape, exact, own, scale, bound, strict, rms_bound, fills=fills, judged=judged)
@@ -250,7 +255,7 @@ def _row_error(values: Array, exact: Array, valid: Array, scale: Array) -> Array
 
 
 def _errors(values: Array, exact: Array, valid: Array, scale: Array) -> Array:
-    """Relative errors; 0 where one of both is no number."""
+    """Relative errors; 0 where either is not a number."""
     xp = space(exact)
     with xp.quiet():
         return xp.where(valid & xp.isfinite(values), xp.abs(values - exact), 0.0) / scale
@@ -262,7 +267,7 @@ def _row_rms(values: Array, exact: Array, valid: Array, scale: Array) -> Array:
 
 
 def row_rms(relative: Array) -> Array:
-    """Root mean square per row of long ones, at least that of the whole tensor; shape (rows, 1)."""
+    """Root mean square per long row, at least that of the whole tensor; shape (rows, 1)."""
     xp = space(relative)
     squares = relative**2
     whole = xp.full(relative, (relative.shape[0], 1), xp.mean(squares))

@@ -1,1 +1,1 @@
-"""The processes that run untrusted code: fork servers, the runner inside each child, and the frames they speak."""
+"""Processes that run untrusted code: fork servers, the runner inside each child, and their message frames."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from evaluator.roles.frames import TensorMeta
 
-#: Under which the kernel lists it among a process's mappings.
+#: The name under which the kernel lists it in a process's mappings.
 NAME = "kernelwright-arena"
 _ALIGNMENT = 64
 #: numpy has no bfloat16 and no float8; their bits are carried as integers of the same width.
@@ -24,13 +24,13 @@ def carrier(dtype: str) -> np.dtype[Any]:
 
 
 class Arena:
-    """A sparse anonymous file of ``size_bytes``; only what is touched takes memory."""
+    """A sparse anonymous file of ``size_bytes``; only touched pages take memory."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = max(mmap.PAGESIZE, -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
         self.descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, self.size_bytes)
-        # A role that shrank the file would crash whoever touches it next.
+        # If a role could shrink the file, the next access would crash the other process.
         fcntl.fcntl(
             self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         )
@@ -48,13 +48,13 @@ class Arena:
         return self.view(offset, meta.span_bytes).view(carrier(meta.dtype))
 
     def close(self) -> None:
-        """Gives the memory back as far as no view is alive."""
+        """Releases the memory, unless a view is still in use."""
         os.close(self.descriptor)
         del self._bytes
         try:
             self.memory.close()
         except BufferError:
-            # A caller still holds a view; the mapping goes with it.
+            # A caller still holds a view; the mapping is released with it.
             return
 
 
@@ -75,7 +75,7 @@ class Layouter:
 
 
 def sealed_text(text: bytes) -> int:
-    """A descriptor of an anonymous file holding ``text`` that nobody can change any more."""
+    """A descriptor of an anonymous, sealed file that contains ``text`` and cannot be changed."""
     descriptor = os.memfd_create("kernelwright-text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.write(text)

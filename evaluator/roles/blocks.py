@@ -1,4 +1,4 @@
-"""A block of calls, as short as it can be between two calls: refresh the next input from the last output, call, keep."""
+"""Runs a block of calls with minimal overhead: refresh the next input from the last output, call, keep the output."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class Slot:
 
     Args:
         arguments: what a call gets.
-        views: the tensors among them, in order, as they lie in the memory shared with the referee.
-        pools: per refreshed tensor its position among these, the pool of legal values, the stride, and whether zeros stay.
+        views: the tensors among them, in order, in the memory shared with the referee.
+        pools: per refreshed tensor its position among these, the pool of legal values, the stride, and whether
+            zeros stay.
         table: what the chain does to them on a GPU; None on the host.
     """
 
@@ -44,7 +45,7 @@ class Slot:
         self.count = len(pools)
         self.entries = (Refresh * max(self.count, 1))()
         self.address = ctypes.addressof(self.entries)
-        # The entries hold bare addresses.
+        # The entries hold bare addresses, so keep the tensors alive.
         self._alive = (views, pools)
         for entry, (position, pool, stride, keeps_zeros) in zip(self.entries, pools, strict=False):
             view = views[position]
@@ -73,10 +74,10 @@ def tables(
 
 
 def flatten(result: Any) -> list[torch.Tensor]:
-    """The output tensors of a call, in order; plain tensors and numbers in plain containers only.
+    """The output tensors of a call, in order. Allows only plain tensors and numbers in plain containers.
 
-    Numbers count as tensors without dimensions (float64, int64 or bool), so that they are compared like them. None and
-    texts hold no values; :func:`structure` has them.
+    Numbers count as tensors without dimensions (float64, int64 or bool) and are compared like them. None and
+    strings hold no values; :func:`structure` covers them.
     """
     if type(result) is torch.Tensor:
         return [result]
@@ -114,12 +115,13 @@ def _collect(result: Any, found: list[Any]) -> None:
 
 
 def structure(result: Any, depth: int = 0) -> str:
-    """The containers of a result in words: what must be the same for a module to be put in another's place.
+    """The containers of a result in words. They must be equal for a module to replace another.
 
-    The type of each container counts by its name, with the fields of a named tuple; so do keys, None, texts and the kinds of numbers.
+    Each container counts by its type's name, with the fields of a named tuple. Keys, None, strings and the kinds
+    of numbers count too.
     """
     if depth > _MAX_DEPTH:
-        raise ContractError("forward() returned containers within containers without end")
+        raise ContractError("forward() returned containers nested too deeply")
     if isinstance(result, torch.Tensor):
         return "tensor"
     kind = type(result).__name__
@@ -134,7 +136,7 @@ def structure(result: Any, depth: int = 0) -> str:
 
 
 def tensors_in(arguments: Any) -> list[torch.Tensor]:
-    """The tensors among arguments, in order, also those within containers."""
+    """The tensors among arguments, in order, including those in containers."""
     found: list[torch.Tensor] = []
     for value in arguments:
         if isinstance(value, torch.Tensor):
@@ -147,7 +149,7 @@ def tensors_in(arguments: Any) -> list[torch.Tensor]:
 
 
 def only_rows(arguments: list[Any], first: int, end: int, tensors: list[int]) -> list[Any]:
-    """The arguments with some rows of the tensors at these places (counted as :func:`tensors_in` orders them)."""
+    """The arguments with some rows of the tensors at these indices (in the order of :func:`tensors_in`)."""
     counter = iter(range(len(tensors_in(arguments))))
 
     def cut(value: Any) -> Any:
@@ -169,7 +171,8 @@ def run(
 ) -> tuple[list[list[torch.Tensor]], list[int]]:
     """Calls ``forward`` once per slot. Returns the outputs of every call, all alive, and the chain's states.
 
-    On a GPU what chains them is ``gate``'s page instead of ``chain``. No garbage is collected meanwhile: the process that holds the compiler has many more objects to walk.
+    On a GPU, ``gate``'s page replaces ``chain``. Garbage collection is off meanwhile: the process that holds the
+    compiler has many more objects to traverse.
     """
     gc.disable()
     try:
@@ -183,7 +186,9 @@ def run(
 def run_interleaved(
     forward: Any, slots: list[Slot], results: list[Any]
 ) -> tuple[list[list[torch.Tensor]], list[int]]:
-    """Like :func:`run` with :func:`recording`, but with all forwards before the first backward; ``forward`` is a :class:`calls.Call`."""
+    """Like :func:`run` with :func:`recording`, but with all forwards before the first backward; ``forward`` is a
+    :class:`calls.Call`.
+    """
     results += forward.interleaved([slot.arguments for slot in slots])
     outputs = [flatten(one) for one in results]
     if any(tensor.is_cuda for row in outputs for tensor in row):
@@ -216,10 +221,10 @@ def _run_on_cpu(
 
 
 class Fixed:
-    """A call that gets its own arguments, whatever the slot holds.
+    """A call that uses its own arguments, whatever the slot holds.
 
     Args:
-        function: called again and again.
+        function: called repeatedly.
         arguments: what it gets.
     """
 
@@ -232,14 +237,14 @@ class Fixed:
 
 
 def constant(result: Any) -> Fixed:
-    """A call without any Python that returns what was made before."""
+    """A call without any Python that returns a result made before."""
     return Fixed(itemgetter(0), ((result,),))
 
 
 def _walk(
     forward: Any, slots: list[Slot], chain: CompiledChain, state: int, chained: bool
 ) -> tuple[list[list[torch.Tensor]], list[int]]:
-    """The same by the loop of loop.c."""
+    """The same, with the loop of loop.c."""
     calls = len(slots)
     outputs: list[Any] = [None] * calls
     states = (ctypes.c_uint64 * calls)()
@@ -280,15 +285,15 @@ def _run_on_gpu(
             return outputs, [0] * len(slots)
         gate.begin(state)
         outputs = _chain_on_gpu(forward, slots, block_states(), gate)
-        # Other streams than the current one have to be done, too.
+        # Streams other than the current one must be done too.
         torch.cuda.synchronize()
         return outputs, gate.states(len(slots))
 
 
 def _chain_on_gpu(forward: Any, slots: list[Slot], states: Any, gate: Gated) -> list[list[torch.Tensor]]:
-    """Queues calls and links in turn, and what brings the states to the host, on the current stream.
+    """Queues calls and links in turn, and the copy of the states to the host, on the current stream.
 
-    A capture may be recording that.
+    A graph capture may record this.
     """
     stream = torch.cuda.current_stream().cuda_stream
     outputs: list[list[torch.Tensor]] = []
@@ -304,7 +309,7 @@ def _chain_on_gpu(forward: Any, slots: list[Slot], states: Any, gate: Gated) -> 
 
 
 def recording(forward: Any, results: list[Any]) -> Any:
-    """``forward``, which also keeps what it returned (in blocks that no clock is looking at)."""
+    """``forward``, which also keeps what it returned (only in untimed blocks)."""
 
     def call(*arguments: Any) -> Any:
         result = forward(*arguments)
@@ -315,7 +320,7 @@ def recording(forward: Any, results: list[Any]) -> Any:
 
 
 class Captured:
-    """A block of chained calls as one CUDA graph: what is left of a call when launching it costs nothing.
+    """A block of chained calls as one CUDA graph: a call's cost without launches.
 
     Args:
         forward: captured once per slot.
@@ -325,10 +330,10 @@ class Captured:
         reported: tells the referee where the outputs of each call are; may queue copies of them.
 
     Attributes:
-        report: what ``reported`` said. Outputs lie where it says until another graph runs: those of one pool share it.
+        report: what ``reported`` said. Outputs stay there until another graph runs: graphs of one pool share it.
 
     Raises:
-        Exception: whatever the capture of a ``forward`` that waits for the device or allocates by itself raises.
+        Exception: whatever the capture raises if ``forward`` waits for the device or allocates by itself.
     """
 
     def __init__(
@@ -342,7 +347,7 @@ class Captured:
         from evaluator.roles.device_chain import States
 
         self._gate = gate
-        # They stay where they are as long as the graph does.
+        # They stay in place as long as the graph exists.
         self._states = States(len(slots))
         beside = torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
@@ -356,12 +361,12 @@ class Captured:
             self.report = reported(_chain_on_gpu(forward, slots, self._states, gate))
 
     def run(self) -> None:
-        """One replay at once, which warms up."""
+        """One replay without the gate, to warm up."""
         self._graph.replay()
         torch.cuda.synchronize()
 
     def arm(self, token: int) -> None:
-        """Queues a replay behind the gate; nothing else may be asked of the device before that is opened."""
+        """Queues a replay behind the gate. The device must get no other work before the gate is opened."""
         stream = torch.cuda.current_stream().cuda_stream
         self._gate.wait(token, stream)
         self._graph.replay()
@@ -369,14 +374,14 @@ class Captured:
 
 
 def poison_allocations(byte: int) -> None:
-    """Makes fresh heap memory start as garbage (0 switches it off), so that unwritten outputs cannot look right."""
+    """Fills fresh heap memory with garbage (0 switches it off), so that unwritten outputs cannot look right."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_PERTURB, byte)
 
 
 def poison_device_memory(like: list[torch.Tensor], byte: int) -> None:
-    """Leaves garbage in the device memory that outputs like these would be given next: NaN, or zeros where ``byte`` is 255.
+    """Leaves garbage in the device memory that such outputs would get next: NaN, or zeros if ``byte`` is 255.
 
     The byte is that of :func:`poison_allocations`, which leaves its complement.
     """

@@ -1,7 +1,7 @@
-"""What one call is: the module's forward, or forward and backward, and the state that it leaves behind.
+"""Defines one call: the module's forward, or forward and backward, and the state that it leaves behind.
 
-Most tasks are forward-only in eval mode: there a call is the module itself. Otherwise gradients and the buffers after the
-call are further outputs, so that the chain, the contract, the tolerance and the clock treat them like any other.
+Most tasks are forward-only in eval mode: a call is then the module itself. Otherwise gradients and the buffers
+after the call are further outputs, so that chain, contract, tolerance and clock treat them like any other output.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class CallSpec:
     Attributes:
         training: whether the module is in train mode.
         backward: whether a call is forward and backward. Then the last arguments are upstream gradients.
-        differentiable: which outputs (counted as :func:`flatten` orders them) get an upstream gradient.
+        differentiable: which outputs (in the order of :func:`flatten`) get an upstream gradient.
         gradients: names of the parameters whose gradients are outputs, after those of the inputs.
-        buffers: names of the buffers that start each call as imported and are outputs after it.
+        buffers: names of the buffers that start each call with their loaded values and are outputs after it.
     """
 
     training: bool = False
@@ -40,7 +40,7 @@ class CallSpec:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> CallSpec:
-        """From what the referee sends."""
+        """Reads the referee's message."""
         return cls(
             fields["training"],
             fields["backward"],
@@ -51,20 +51,22 @@ class CallSpec:
 
     @property
     def plain(self) -> bool:
-        """True where a call is nothing but the module's forward."""
+        """Whether a call is only the module's forward."""
         return not self.backward and not self.buffers
 
 
 class Call:
-    """Forward, backward where the task asks for it, and copies of the buffers afterwards, as one function.
+    """Forward, backward if the task asks for it, and copies of the buffers afterwards, as one function.
 
-    It returns (the module's result, gradients, buffers). Gradients are what ``backward()`` leaves in ``.grad``: those of
-    the floating inputs, then those of the parameters, zeros where nothing arrives. Grad mode is on in here alone.
+    It returns (the module's result, gradients, buffers). Gradients are what ``backward()`` leaves in ``.grad``:
+    those of the floating inputs, then those of the parameters, zeros if there is none. Grad mode is on only in
+    here.
 
     Args:
         forward: the module or a compiled form of it.
         parameters: whose gradients are wanted.
-        places: where the module keeps its buffers (they may be replaced by other tensors), in the order of the task's names.
+        places: where the module keeps its buffers (they may be replaced by other tensors), in the order of the
+            task's names.
         initial: what they hold before each call.
         spec: how the task is called.
     """
@@ -93,9 +95,9 @@ class Call:
         return result, gradients, self._after()
 
     def interleaved(self, calls: list[list[Any]]) -> list[Any]:
-        """All forwards, then all backwards in the same order; answers what the calls would return one by one.
+        """Runs all forwards, then all backwards in the same order. Returns what the calls would return one by one.
 
-        Each forward has buffers of its own: to copy into those that an open graph has saved is an error of autograd.
+        Each forward has its own buffers: copying into those that an open graph has saved is an autograd error.
         """
         opened = []
         for arguments in calls:
@@ -124,7 +126,7 @@ class Call:
         return [place[name].detach().clone() for place, name in self._places]
 
     def null(self, outcome: Any) -> Forward:
-        """The same without the module: what putting buffers back and copying them takes is the harness's own cost."""
+        """The same without the module: restoring and copying buffers is the harness's own cost."""
         result, gradients, _ = outcome
 
         def call(*arguments: Any) -> Any:
@@ -185,7 +187,7 @@ class Call:
                     f"{list(gradient.shape)}"
                 )
             roots.append(output)
-            # Differs in the float64 oracle alone, where a module narrows its output itself.
+            # Differs only in the float64 oracle, if a module narrows its output itself.
             gradients.append(gradient if gradient.dtype == output.dtype else gradient.to(output.dtype))
         return roots, gradients
 
@@ -220,9 +222,9 @@ def members(
     """The parameters and buffers that a task names.
 
     Args:
-        model: where they are looked for.
+        model: where they are looked up.
         spec: names them.
-        metas: what they must look like, by name; not checked without.
+        metas: their expected form, by name; None skips the check.
 
     Raises:
         ContractError: one is missing or has another shape or dtype.

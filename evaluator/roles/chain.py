@@ -1,7 +1,7 @@
-"""Builds and binds `chain.c`: the digest and the refresh that tie the calls of a timed block together, and their inputs.
+"""Builds and binds `chain.c`: the digest and the refresh that chain the calls of a timed block, and fill inputs.
 
-The same code runs in the roles (inside the clock) and in the referee (to check a claimed chain). Where no C compiler
-exists, :class:`NumpyChain` does the same arithmetic; it is slower per call, for both sides alike.
+The same code runs in the roles (inside the clock) and in the referee (to check a claimed chain). Without a C
+compiler, :class:`NumpyChain` does the same arithmetic; it is slower per call, equally for both sides.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Refresh(ctypes.Structure):
 
 
 class Python(ctypes.Structure):
-    """`python_t` of loop.c: objects that whoever fills it keeps alive."""
+    """`python_t` of loop.c. The caller that fills it keeps the objects alive."""
 
     _fields_ = [
         ("tensor_type", ctypes.py_object),
@@ -59,14 +59,14 @@ Addresses = np.ndarray[Any, np.dtype[np.uint64]]
 
 @dataclass(frozen=True)
 class Windows:
-    """Addresses of sources, and by how many bytes each is rolled; one of either per content."""
+    """Addresses of sources, and by how many bytes each is rolled; one of each per content."""
 
     sources: Addresses
     rolls_bytes: Addresses
 
 
 def mask_words(length_bytes: int) -> int:
-    """So many words of 64 bits hold one bit for each chunk of a content."""
+    """How many 64-bit words hold one bit for each chunk of a content."""
     chunks = (length_bytes + CHUNK_BYTES - 1) // CHUNK_BYTES
     return (chunks + 63) // 64
 
@@ -102,7 +102,7 @@ class CompiledChain:
         pointer, number = ctypes.c_void_p, ctypes.c_uint64
         self._fill.argtypes = [pointer, number, number, *[pointer] * 5, number]
         self._fill.restype = None
-        # With the interpreter's lock, and an exception that is set there is raised here.
+        # It holds the interpreter's lock, and an exception set there is raised here.
         self.walk = ctypes.PyDLL(library).kw_walk
         thing = ctypes.py_object
         self.walk.argtypes = [
@@ -126,7 +126,9 @@ class CompiledChain:
         masks: Addresses | None,
         length_bytes: int,
     ) -> None:
-        """Writes one rolled source after the other, ``stride_bytes`` apart, with the chunks of ``masks`` from ``others``."""
+        """Writes one rolled source after the other, ``stride_bytes`` apart, with the chunks of ``masks`` from
+        ``others``.
+        """
         mixed = [others.sources, others.rolls_bytes, masks] if others and masks is not None else [None] * 3
         at = [
             None if array is None else array.ctypes.data
@@ -136,17 +138,17 @@ class CompiledChain:
 
 
 def now() -> int:
-    """When a call returned, in bits that nobody knows before, where there is no loop in C."""
+    """When a call returned, as bits that cannot be predicted; for use without the C loop."""
     return (time.perf_counter_ns() * 0x9E3779B97F4A7C15 & _MASK) >> 48
 
 
 def stirred(state: int, when: int) -> int:
-    """The state with which the digests of a call begin that returned then."""
+    """The state with which the digests begin for a call that returned at ``when``."""
     return _mix(state, when)
 
 
 def marked(state: int, when: int) -> int:
-    """The state after a call, of the digests' and of when it returned."""
+    """The state after a call, from the digests' state and the time when it returned."""
     return state >> WHEN_BITS << WHEN_BITS | when
 
 
@@ -161,7 +163,7 @@ def _mix(state: int, value: int) -> int:
 
 
 class NumpyChain:
-    """The same arithmetic in Python; used only where there is no C compiler."""
+    """The same arithmetic in Python; used only without a C compiler."""
 
     def digest(self, address: int, length_bytes: int, state: int) -> int:
         data = ctypes.string_at(address, length_bytes)
@@ -237,11 +239,10 @@ def _rolled(windows: Windows, index: int, length_bytes: int) -> np.ndarray[Any, 
 
 
 def build(folder: Path, *sources: Path) -> str | None:
-    """Compiles C files of ours (chain and loop, if none are named) into one library in ``folder``, once per content.
+    """Compiles the referee's C files (by default chain and loop) into one library in ``folder``, once per content.
 
-    Returns the library's path, None without a compiler.
-
-    This is our own code, compiled by the referee before anything untrusted has run.
+    Returns the library's path, None without a compiler. The code is trusted, and compiled before anything
+    untrusted runs.
     """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
@@ -260,7 +261,9 @@ def build(folder: Path, *sources: Path) -> str | None:
 
 
 def follows(chain: Chain, outputs: list[tuple[int, int]], state: int, claimed: int) -> bool:
-    """Whether ``claimed`` can be the state after a call with these outputs (addresses and bytes) that began with ``state``."""
+    """Whether ``claimed`` can be the state after a call with these outputs (addresses and bytes) that began with
+    ``state``.
+    """
     when = when_of(claimed)
     state = stirred(state, when)
     for address, length_bytes in outputs:
@@ -270,5 +273,5 @@ def follows(chain: Chain, outputs: list[tuple[int, int]], state: int, claimed: i
 
 @cache
 def load(library: str | None) -> Chain:
-    """The chain for this process; loaded once, so that a forked child needs no path to it."""
+    """The chain for this process, loaded once, so that a forked child needs no path to it."""
     return CompiledChain(library) if library else NumpyChain()

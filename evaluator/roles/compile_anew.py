@@ -1,6 +1,7 @@
-"""Compiling past what is kept on the disk: a damaged file there would cost a baseline, and every candidate would look better.
+"""Compiles without the disk caches: a damaged file there would cost a baseline, and every candidate would look
+better.
 
-Inductor makes a library again that was cut off, but neither a file of Python that was, nor a library of zeros.
+Inductor replaces a truncated library, but not a truncated Python file, nor a library of zeros.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-#: Where Inductor and Triton are told to keep what they make.
+#: The variables that tell Inductor and Triton where their caches are.
 _FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 @contextmanager
 def past_what_is_kept() -> Iterator[None]:
-    """Compilers find nothing and begin anew. What they make takes the place of all that was kept, unless something is raised.
+    """Hides the caches, so that compilers start over.
 
-    Which of the files is damaged cannot be told, and their names depend on their folder: so they go together.
+    The new files replace the old ones, unless an error is raised.
+
+    It is unknown which file is damaged, and file names depend on their folder, so all are replaced together.
     """
     from torch._inductor.utils import clear_caches
 
@@ -40,7 +43,7 @@ def past_what_is_kept() -> Iterator[None]:
 
 
 def _move(folders: list[str], into: str) -> None:
-    """Moves those that there are. Another process that compiles for this task may begin such a folder at any time."""
+    """Moves the folders that exist. Another process that compiles for this task may create one at any time."""
     for folder in folders:
         with suppress(OSError):
             os.rename(folder, os.path.join(into, os.path.basename(folder)))

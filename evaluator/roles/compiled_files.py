@@ -1,11 +1,11 @@
-"""What compilers left in a candidate's work folder, as one run of bytes, and back.
+"""Packs what compilers left in a candidate's work folder into one run of bytes, and unpacks it.
 
-Runs in processes of the candidate alone. One packs, a later one of the same candidate unpacks; in between the referee
-keeps the bytes and never looks into them. So nothing here defends anything: a candidate that writes other bytes, or
-other files, only reaches itself.
+Runs only in processes of the candidate. One packs, and a later one of the same candidate unpacks. In between, the
+referee keeps the bytes without reading them. So nothing here is a defense: a candidate that writes other bytes or
+other files only affects itself.
 
-The bytes are a length (little-endian, 4 bytes), so many bytes of JSON (`work`: the folder they come from; `files`: pairs of name
-and size), and the files' contents one after the other.
+Format: a length (little-endian, 4 bytes), that many bytes of JSON (`work`: the original folder; `files`: pairs of
+name and size), and the files' contents one after the other.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import stat
 import struct
 from typing import Any
 
-#: Folders in which Inductor, Triton and the driver's own compiler keep what they made; see :mod:`evaluator.roles.confinement`.
+#: Cache folders of Inductor, Triton and the driver's own compiler; see :mod:`evaluator.roles.confinement`.
 FOLDERS = ("inductor", "triton", "cuda")
 MAX_FILES = 8192
 _LENGTH = struct.Struct("<I")
-#: Triton's lists of files that belong together name them with their whole paths.
+#: Triton's lists of files that belong together contain full paths.
 _LISTS_OF_PATHS = "__grp__"
 
 
@@ -31,11 +31,11 @@ def pack(work: str, descriptor: int, most_bytes: int, known: frozenset[str]) -> 
     Args:
         work: the folder.
         descriptor: the open file; it has room for ``most_bytes``.
-        most_bytes: files that would go beyond are left out.
+        most_bytes: files beyond this are left out.
         known: names that an earlier process has packed already.
 
     Returns:
-        How many bytes were written; 0 if there is nothing that is not known.
+        Number of bytes written; 0 if there is nothing new.
     """
     found = _files(work)
     kept: list[tuple[str, int]] = []
@@ -57,7 +57,10 @@ def pack(work: str, descriptor: int, most_bytes: int, known: frozenset[str]) -> 
 
 
 def _files(work: str) -> list[tuple[str, int]]:
-    """Regular files below the compilers' folders, the oldest first, with their sizes; links and all else are not followed."""
+    """Regular files below the compilers' folders, oldest first, with their sizes.
+
+    Links and other file types are skipped.
+    """
     found = []
     for folder in FOLDERS:
         top = os.path.join(work, folder)
@@ -71,7 +74,7 @@ def _files(work: str) -> list[tuple[str, int]]:
 
 
 def _copy(path: str, size: int, sink: int) -> None:
-    # The kernel copies: what went through our own heap would leave it in another state than the baseline's process has.
+    # The kernel copies: a copy through this heap would leave it in another state than the baseline's process has.
     with open(path, "rb", buffering=0) as source:
         while size:
             sent = os.sendfile(sink, source.fileno(), None, size)
@@ -81,7 +84,7 @@ def _copy(path: str, size: int, sink: int) -> None:
 
 
 def unpack(descriptor: int, work: str) -> frozenset[str]:
-    """Puts packed files of an open file into a work folder and returns their names; none if it is empty."""
+    """Unpacks an open file into a work folder. Returns the file names; none if it is empty."""
     size_bytes = os.fstat(descriptor).st_size
     if not size_bytes:
         return frozenset()

@@ -1,4 +1,6 @@
-"""What a forked child does before any untrusted byte: namespaces, folders, limits, Landlock, seccomp, fresh randomness."""
+"""Sandboxes a forked child before any untrusted code: namespaces, folders, limits, Landlock, seccomp, fresh
+randomness.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from evaluator.sandbox import landlock, namespaces, seccomp, syscalls
 from evaluator.sandbox.limits import Limits
 from evaluator.sandbox.syscalls import MS_BIND, MS_NODEV, MS_NOSUID
 
-#: Mount points of our own inside; no real path may lie below them, or a mount would hide it.
+#: The sandbox's own mount points. No real path may be below them, or a mount would hide it.
 STORE = "/.kernelwright/store"
 WORK = "/.kernelwright/work"
 HEADERS = "/.kernelwright/headers"
@@ -26,13 +28,13 @@ _TMP_BYTES = 1 << 30
 
 
 def enter(request: dict[str, Any], control: socket.socket, tier: str) -> None:
-    """Confines this process for good.
+    """Sandboxes this process permanently.
 
     Args:
         request: the fork request: ``limits``, ``folder`` (in the store), ``folder_mode`` (``share`` or ``copy``),
             ``gpu``, ``read_only`` (trees for Landlock), ``memfd``.
         control: the referee's line to PID 1 of the new namespace.
-        tier: the sandbox tier in force.
+        tier: the sandbox tier in use.
     """
     filter_program = seccomp.build(
         unix_sockets=bool(request["gpu"]),
@@ -43,13 +45,14 @@ def enter(request: dict[str, Any], control: socket.socket, tier: str) -> None:
     if tier == "namespaces":
         private = [TEMPORARY, "/dev/shm"]
         if not any(path.startswith("/tmp/") for path in request["read_only"]):
-            # Programs that ignore TMPDIR; not where a tree of ours lies below /tmp and would be hidden.
+            # For programs that ignore TMPDIR. Not if a needed tree is below /tmp and would be hidden.
             private.append("/tmp")
         namespaces.enter_inner(control, private, _TMP_BYTES, before_fork=lambda: _mount_work(request))
         temporary, work = TEMPORARY, WORK
         headers = HEADERS
         writable = [*private, "/dev/null", WORK]
-        # CUDA's driver names its threads through /proc/<pid>/task/<tid>/comm; this /proc shows our namespace only.
+        # CUDA's driver names its threads through /proc/<pid>/task/<tid>/comm; this /proc shows only the sandbox's
+        # namespace.
         readable = [*request["read_only"], "/etc", "/sys", "/dev"]
         writable += ["/proc", *request["devices"]]
     else:
@@ -93,9 +96,10 @@ def _mount_work(request: dict[str, Any]) -> None:
         options = f"size={_TMP_BYTES},mode=700,uid={uid},gid={uid}"
         syscalls.mount("tmpfs", WORK, "tmpfs", MS_NOSUID | MS_NODEV, options)
         if folder:
-            # Links stay links: here one still sees the folders of others, where untrusted code could let them lead.
+            # Keep links as links: other folders are still visible here, and untrusted code could point links at
+            # them.
             shutil.copytree(folder, WORK, dirs_exist_ok=True, symlinks=True)
-    # Precompiled headers are built once, by our own code, and read by everybody else.
+    # Precompiled headers are built once, by trusted code, and read by every role.
     flags = MS_BIND | MS_NOSUID | MS_NODEV | (0 if request["builds_headers"] else syscalls.MS_RDONLY)
     syscalls.mount(request["headers"], HEADERS, None, MS_BIND)
     syscalls.mount(None, HEADERS, None, syscalls.MS_REMOUNT | flags)
@@ -104,7 +108,7 @@ def _mount_work(request: dict[str, Any]) -> None:
 
 
 def _set_environment(temporary: str, work: str, extra: dict[str, str]) -> None:
-    # Which of several GPUs is the first one: the memory that the referee shares lies on it.
+    # Which of several GPUs is the first one: the referee's shared memory is there.
     kept = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
     os.environ.clear()
     os.environ.update(
@@ -118,7 +122,8 @@ def _set_environment(temporary: str, work: str, extra: dict[str, str]) -> None:
             "TRITON_CACHE_DIR": f"{work}/triton",
             "TORCH_EXTENSIONS_DIR": f"{work}/extensions",
             "CUDA_CACHE_PATH": f"{work}/cuda",
-            # One process: a pool of compile workers would outlive a turn of the clock. (For what imports the compiler anew.)
+            # One process: a pool of compile workers would run on outside the timed turn. (For a fresh import of
+            # the compiler.)
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "KERNELWRIGHT_WORK": work,
             **kept,
@@ -130,7 +135,7 @@ def _set_environment(temporary: str, work: str, extra: dict[str, str]) -> None:
 
 
 def redirect_output(descriptor: int) -> None:
-    """Standard output and error go to the referee's capped pipe, standard input is empty."""
+    """Sends standard output and error to the referee's capped pipe, and empties standard input."""
     null = os.open("/dev/null", os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(descriptor, 1)
@@ -141,7 +146,7 @@ def redirect_output(descriptor: int) -> None:
 
 
 def _forget_inherited_randomness() -> None:
-    """A forked child could predict its parent's generators, and siblings each other's."""
+    """Reseeds random generators. Otherwise a child could predict its parent's, and siblings each other's."""
     random.seed(os.urandom(32))
     if "numpy" in sys.modules:
         import numpy

@@ -1,6 +1,6 @@
-"""What a call of a task would take at a shape, told by fake tensors: nothing is computed and nothing is allocated.
+"""Estimates what a call of a task would take at a shape with fake tensors: nothing is computed or allocated.
 
-Runs in the reference's process and describes; what the sampler makes of it is in :mod:`evaluator.referee.session.shape_caps`.
+Runs in the reference's process and only describes. :mod:`evaluator.referee.session.shape_caps` decides.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _TooMany(Exception):
 
 
 class _Count(TorchDispatchMode):
-    """Counts operations, what they do and what they write."""
+    """Counts operations, their arithmetic and the bytes that they write."""
 
     def __init__(self, most: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -51,17 +51,17 @@ class _Count(TorchDispatchMode):
 def of_call(
     build: Callable[[], nn.Module], inputs: Callable[[], Any], most_operations: int
 ) -> dict[str, int] | None:
-    """Figures of one forward call; None where fake tensors cannot run it.
+    """Figures of one forward call; None if fake tensors cannot run it.
 
     Args:
         build: makes the module.
         inputs: makes its inputs.
-        most_operations: after so many the count ends, and the call has as many.
+        most_operations: the count ends at this number, which is then reported.
 
     Returns:
-        ``held_bytes`` (weights, inputs, outputs and the largest of what lies between), ``moved_bytes`` (weights, inputs and
-        outputs, which any way to compute it moves), ``written_bytes``, ``flops``, ``operations`` and ``outputs`` (elements of all
-        of them).
+        ``held_bytes`` (weights, inputs, outputs and the largest intermediate), ``moved_bytes`` (weights, inputs
+        and outputs, which any implementation moves), ``written_bytes``, ``flops``, ``operations`` and ``outputs``
+        (elements of all of them).
     """
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
@@ -76,7 +76,7 @@ def of_call(
             except _TooMany:
                 pass
     except Exception:
-        # Code that reads values, or that numpy feeds; the sampler then goes by the inputs alone.
+        # Code that reads values, or that numpy feeds. The sampler then uses the inputs alone.
         return None
     moved = state + _bytes(given) + _bytes(outputs)
     return {

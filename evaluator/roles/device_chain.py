@@ -1,6 +1,6 @@
-"""The chain on a GPU: `chain.cu`, compiled once by the referee, launched straight from prepared argument cells.
+"""The chain on a GPU: `chain.cu`, compiled once by the referee, launched from prepared argument cells.
 
-A launch takes about 3 us. Roles get the machine code: compiling takes 0.36 s in each of them (H200).
+A launch takes about 3 us. Roles get the machine code, because compiling takes 0.36 s in each of them (H200).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 from evaluator.roles.frames import Addresses
 from evaluator.roles.gate import MOST_CALLS
 
-#: As in chain.cu.
+#: Same values as in chain.cu.
 _PER_LINK = 8
-#: Blocks of a link and threads of each, from the first architecture on that has clusters, and before.
+#: Blocks of a link and threads per block: from the first architecture with clusters on, and before.
 _CLUSTERS_FROM = (9, 0)
 _CLUSTER, _SINGLE = (8, 512), (16, 256)
 _BY_CLOCK, _GOES_ON = -1, -2
@@ -65,7 +65,7 @@ def compiled() -> bytes:
 
 
 def load(code: bytes) -> None:
-    """Loads what :func:`compiled` has made into the current context of this process."""
+    """Loads the result of :func:`compiled` into the current context of this process."""
     driver = ctypes.CDLL("libcuda.so.1")
     module = ctypes.c_void_p()
     if driver.cuModuleLoadData(ctypes.byref(module), code):
@@ -81,7 +81,9 @@ def load(code: bytes) -> None:
 
 
 class _Launcher:
-    """One kernel with its argument cells, which are set before each launch: the driver copies them while it launches.
+    """One kernel with its argument cells.
+
+    They are set before each launch, and the driver copies them during the launch.
 
     Args:
         kernel: its handle.
@@ -105,9 +107,9 @@ class Table:
     """What may be replaced in one slot: addresses, sizes and strides, as the kernel's structs on the device.
 
     Attributes:
-        count: how many rows.
+        count: number of rows.
         address: of the first.
-        memory: what keeps them alive; tables made together share it.
+        memory: keeps them alive; tables made together share it.
     """
 
     count: int
@@ -116,11 +118,11 @@ class Table:
 
 
 def tables(slots: list[list[tuple[int, ...]]]) -> list[Table]:
-    """One table per slot, of as many rows each, brought to the device together.
+    """One table per slot, with equal numbers of rows, copied to the device together.
 
     Args:
-        slots: per slot and tensor its address, its pool's address, bytes per item, items, the pool's items, the stride, and
-            whether zeros stay.
+        slots: per slot and tensor its address, its pool's address, bytes per item, items, the pool's items, the
+            stride, and whether zeros stay.
     """
     count = len(slots[0]) if slots else 0
     if count == 0:
@@ -137,12 +139,12 @@ def row_of(tensor: torch.Tensor, pool: torch.Tensor, stride: int, keeps_zeros: i
 
 
 def _grid() -> tuple[int, int]:
-    """Blocks of a link and threads of each, on this device."""
+    """Blocks of a link and threads per block, on this device."""
     return _CLUSTER if torch.cuda.get_device_capability() >= _CLUSTERS_FROM else _SINGLE
 
 
 class States:
-    """The chain's states of a block on the device, and the kernel that goes from one to the next.
+    """The chain's states of a block on the device, and the kernel that computes each from the one before.
 
     Args:
         calls: how many calls the block has.
@@ -151,10 +153,11 @@ class States:
     def __init__(self, calls: int) -> None:
         self._words = torch.zeros(calls + 3, dtype=torch.int64, device="cuda")
         self._base = self._words.data_ptr()
-        # Between two parts of one link. A kernel that refreshes may not write the word that its other blocks begin with.
+        # Between two parts of one link. A kernel that refreshes must not write the word that its other blocks
+        # begin with.
         self._between = self._base + 8 * (calls + 1)
         pointer, count = ctypes.c_uint64, ctypes.c_int
-        # By the last one the blocks of a link agree upon when it began, where they are no cluster.
+        # Through the last one, the blocks of a link agree on its start time if they are not a cluster.
         agreed = pointer(self._base + 8 * (calls + 2))
         cells = (_Outputs(), count(), pointer(), count(), pointer(), pointer(), agreed, count())
         self._link = _Launcher(_loaded[b"kw_link"], cells)
@@ -165,11 +168,11 @@ class States:
         self._words[0] = state
 
     def start(self, table: Table, stream: int, state_at: int) -> None:
-        """Refreshes the first call's inputs, in the state that lies at an address."""
+        """Refreshes the first call's inputs, with the state stored at an address."""
         self._launch(0, table, state_at, self._base, _GOES_ON, stream)
 
     def replay(self, states: list[int], table: Table, stream: int) -> None:
-        """Refreshes the same inputs in each of these states (as int64 holds them) in turn."""
+        """Refreshes the same inputs with each of these states (as int64 holds them) in turn."""
         self._words[: len(states)] = torch.tensor(states, dtype=torch.int64)
         for at in range(self._base, self._base + 8 * len(states), 8):
             self._launch(0, table, at, at, _GOES_ON, stream)
@@ -184,7 +187,7 @@ class States:
     ) -> None:
         """Digests the outputs of ``call`` (addresses and bytes) and refreshes the inputs of the next one.
 
-        Places of large outputs depend on when it begins; with ``when`` it is as if it had begun then.
+        Which parts of large outputs are digested depends on the link's start time; ``when`` replaces that time.
         """
         cell = self._link.cells[0]
         before, final = self._base + 8 * call, self._base + 8 * call + 8
@@ -209,23 +212,23 @@ class States:
         self._link(blocks, 1, threads, stream)
 
     def read(self, calls: int) -> list[int]:
-        """The states after each of so many calls, as unsigned 64-bit numbers; waits for the device."""
+        """The states after the first ``calls`` calls, as unsigned 64-bit numbers; waits for the device."""
         return [word & _MASK for word in self._words[1 : calls + 1].tolist()]
 
     @property
     def first_address(self) -> int:
-        """Where the state after the first call lies; the others follow."""
+        """Address of the state after the first call; the others follow."""
         return self._base + 8
 
 
 @cache
 def block_states() -> States:
-    """Memory for the states of any block; making it takes 0.1 to 0.2 ms, so it is kept."""
+    """Memory for the states of any block. Allocating it takes 0.1 to 0.2 ms, so it is kept."""
     return States(MOST_CALLS)
 
 
 def broken(addresses: Addresses, lengths_bytes: list[int], states: list[int], stream: int) -> int:
-    """After how many calls of a block the state does not follow from the one before and from what the call returned.
+    """After which calls of a block the state does not follow from the one before and from what the call returned.
 
     Args:
         addresses: of the outputs, in memory that this process may read.
@@ -264,16 +267,18 @@ def fill(
     item_bytes: int,
     stream: int,
 ) -> None:
-    """Writes one rolled source after the other, ``stride_bytes`` apart, with the chunks of ``masks`` from another one.
+    """Writes one rolled source after the other, ``stride_bytes`` apart, with the chunks of ``masks`` from another
+    one.
 
     Args:
         target: address of the first.
         stride_bytes: from one to the next.
         sources: addresses on the device, int64.
-        numbers: int64, four rows of one number per content: which of them, offset in items, and the same of what is mixed in.
-        masks: words of one bit a chunk, int64, a row per content; None to mix nothing.
+        numbers: int64, four rows of one number per content: index of the source, offset in items, and the same for
+            the source that is mixed in.
+        masks: words of one bit per chunk, int64, a row per content; None to mix nothing.
         items: items of each.
-        source_items: items of each source, which begins again where it ends.
+        source_items: items of each source, which wraps around at its end.
         item_bytes: bytes of one.
         stream: address of the stream.
     """

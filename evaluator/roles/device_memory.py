@@ -1,8 +1,9 @@
-"""GPU memory that two processes share: made and exported by the referee, imported by one role (CUDA's cuMem functions).
+"""GPU memory shared by two processes: made and exported by the referee, imported by one role (CUDA's cuMem
+functions).
 
-A handle is a file descriptor, so that only who is given one can map the memory; there are no names to guess. Both ends
-call this file; it needs nothing but libcuda and a current context.
-Source: CUDA driver API, "Virtual Memory Management".
+A handle is a file descriptor, so only a process that is given one can map the memory; there are no names to guess.
+Both ends use this file, which needs only libcuda and a current context. Source: CUDA driver API, "Virtual Memory
+Management".
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 _GRANULE_BYTES = 2 << 20
-#: Of tensors that lie one after the other in shared memory.
+#: Alignment of consecutive tensors in shared memory.
 ALIGNMENT = 512
 _PINNED, _ON_DEVICE, _READ_WRITE = 1, 1, 3
 _FILE_DESCRIPTOR = 1
@@ -50,7 +51,7 @@ class _Access(ctypes.Structure):
 
 
 class _Interface:
-    """What torch needs to see memory that it did not allocate."""
+    """Presents foreign memory to torch."""
 
     def __init__(self, pointer: int, length_bytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -84,7 +85,7 @@ def rounded(length_bytes: int) -> int:
 
 
 def create(length_bytes: int) -> tuple[int, int]:
-    """Allocates on device 0; returns a handle and a descriptor that another process can import.
+    """Allocates on device 0. Returns a handle and a descriptor that another process can import.
 
     Args:
         length_bytes: a size from :func:`rounded`.
@@ -119,7 +120,7 @@ def attach(handle: int, length_bytes: int) -> int:
 
 
 def detach(pointer: int, handle: int, length_bytes: int) -> None:
-    """Undoes :func:`attach` and gives the handle back; the memory goes when the last process has done so."""
+    """Undoes :func:`attach` and releases the handle. The memory is freed when the last process has done so."""
     _call("cuMemUnmap", _number(pointer), _size(length_bytes))
     _call("cuMemAddressFree", _number(pointer), _size(length_bytes))
     _call("cuMemRelease", _number(handle))

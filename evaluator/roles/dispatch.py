@@ -1,7 +1,8 @@
-"""How a module is called: as `torch.nn.Module` calls it, whatever its class does instead.
+"""Calls a module the way `torch.nn.Module` does, whatever its class overrides.
 
-Before `forward`, that call looks for hooks, which takes about 1 us. Leaving it out is no gain of a kernel, so where a class has
-a call of its own, torch's is made around it. A call of its own must still run hooks: its user may register some.
+Before `forward`, that call looks for hooks, which takes about 1 us. Skipping it is not a faster kernel, so if a
+class has its own call, torch's call is made around it. A custom call must still run hooks, because users may
+register some.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from torch.utils._pytree import tree_map
 
 from evaluator.roles.protocol import ContractError
 
-#: What decides how a module is called, by what torch has there; as it is before anything of a user's is imported.
+#: torch's attributes that decide how a module is called, as they are before any user code is imported.
 _TORCH = {
     name: inspect.getattr_static(nn.Module, name)
     for name in ("__call__", "_wrapped_call_impl", "_call_impl", "_compiled_call_impl")
 }
 _original: Any = nn.Module._call_impl
-#: A copy, so that code that is put into torch's own function does not run here.
+#: A copy, so that code patched into torch's own function does not run here.
 _call = FunctionType(_original.__code__, _original.__globals__, "_call", _original.__defaults__)
-_call.__module__ = __name__  # by which it is found among what must not change in a process
+_call.__module__ = __name__  # the name under which landmarks find it
 
 
 def caller(model: nn.Module, *, own: bool) -> Callable[..., Any]:
     """The function that calls a module.
 
     Args:
-        model: as it is now; a call of its own that it gets later is not used.
-        own: use its own call alone, where it has one.
+        model: as it is now; a custom call that it gets later is not used.
+        own: use only its own call, if it has one.
     """
     if replaced(model):
         if own:
@@ -46,7 +47,7 @@ def caller(model: nn.Module, *, own: bool) -> Callable[..., Any]:
 
 
 def replaced(model: nn.Module) -> dict[str, Any]:
-    """What stands in the place of torch's own call of a module; looked up without running anything of its class."""
+    """What overrides torch's own call of a module. Looked up without running code of its class."""
     found = {name: inspect.getattr_static(model, name, None) for name in _TORCH}
     return {name: value for name, value in found.items() if value is not _TORCH[name]}
 
@@ -54,7 +55,7 @@ def replaced(model: nn.Module) -> dict[str, Any]:
 def refuse_without_hooks(
     model: nn.Module, arguments: tuple[Any, ...], known: dict[str, Any]
 ) -> dict[str, Any]:
-    """Calls a module that has a call of its own, with a hook of each kind.
+    """Calls a module that overrides torch's call, with a hook of each kind.
 
     Args:
         model: which; it may change its inputs.
@@ -62,7 +63,7 @@ def refuse_without_hooks(
         known: what this function returned last.
 
     Returns:
-        What stands in the place of torch's own call.
+        What overrides torch's own call.
 
     Raises:
         ContractError: some hook did not run.
@@ -80,14 +81,15 @@ def refuse_without_hooks(
         met: list[int] = []
         handle = register(lambda one, *_, met=met: met.append(id(one)))
         try:
-            # Compiled code would keep the hook of its first call; without that, `module.compile()` runs all of them.
+            # Compiled code would keep the hook of its first call. Without this, `module.compile()` runs all of
+            # them.
             with torch.no_grad(), torch.compiler.set_stance("force_eager"):
                 model(*tree_map(_copied, arguments))
         finally:
             handle.remove()
         if id(model) not in met:
             raise ContractError(
-                f"{type(model).__name__} replaces {' and '.join(found)} of torch.nn.Module, and hooks that are registered on it do not run: leave "
+                f"{type(model).__name__} replaces {' and '.join(found)} of torch.nn.Module, and hooks registered on it do not run: leave "
                 "the call to torch.nn.Module and put the work into forward()"
             )
     return found

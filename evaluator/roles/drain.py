@@ -1,4 +1,4 @@
-"""What an untrusted process prints: the last of it is kept, and a flood ends it."""
+"""Reads the output of an untrusted process: keeps the last part, and kills the process if there is too much."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_OUTPUT_BYTES = 16 << 20
 
 
 class OutputDrain:
-    """Reads what a process prints, keeps the last 64 KiB and kills the process when it prints without end."""
+    """Reads what a process prints, keeps the last 64 KiB, and kills the process if it prints too much."""
 
     def __init__(self, descriptor: int, on_flood: Any) -> None:
         self._descriptor = descriptor
@@ -32,6 +32,6 @@ class OutputDrain:
                     self._on_flood()
 
     def text(self) -> str:
-        """The last that was printed (untrusted)."""
+        """The last part of its output (untrusted)."""
         self._thread.join(timeout=0.5)
         return self.kept.decode("utf-8", "replace")

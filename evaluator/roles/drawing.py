@@ -1,7 +1,8 @@
-"""Draws a task's inputs, on the device where there is one, and says how much memory one call takes.
+"""Draws a task's inputs, on the device if there is one, and measures how much memory one call takes.
 
-Runs in the reference's process. Each tensor is drawn a few times, so that the referee can mix contents that were never used before;
-what weighs gigabytes is kept once. What all draws share (:mod:`evaluator.roles.structures`) is said here, and what the task declares.
+Runs in the reference's process. Each tensor is drawn a few times, so that the referee can mix contents that were
+never used before. Tensors of gigabytes are kept once. It also reports what all draws share
+(:mod:`evaluator.roles.structures`) and what the task declares.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from evaluator.roles.open_shape import meta_json, meta_of
 from evaluator.roles.protocol import ContractError
 from evaluator.roles.values import encode_value
 
-#: Inputs of more bytes are drawn once, and of larger floating tensors a part is kept, from which contents are mixed.
+#: Inputs with more bytes are drawn once. Of larger floating tensors only a part is kept, from which contents are
+#: mixed.
 _HEAVY_BYTES, _KEPT_BYTES = 1 << 30, 256 << 20
 _Made = TypeVar("_Made")
 
@@ -35,11 +37,12 @@ class Drawn:
     """What was drawn at one shape.
 
     Attributes:
-        described: per argument of ``forward`` its encoded form and its tensors, each with the addresses of its draws (on the
-            host), whether all draws are the same, its structure and its domain.
-        tensors: every draw of every tensor, in the order in which they are described, each with the bytes of it that are kept.
+        described: per argument of ``forward`` its encoded form and its tensors, each with the addresses of its
+            draws (on the host), whether all draws are the same, its structure and its domain.
+        tensors: every draw of every tensor, in the order of their descriptions, each with how many of its bytes
+            are kept.
         first: the arguments of the first draw.
-        spare: GPU only: one more draw, to call the module with, which may change its inputs.
+        spare: GPU only: one more draw for calling the module, which may change its inputs.
     """
 
     described: list[dict[str, Any]]
@@ -50,14 +53,14 @@ class Drawn:
 
 @dataclass
 class Peak:
-    """Bytes of the device that a call took beside what was there before."""
+    """Device memory that a call took beyond what was allocated before, in bytes."""
 
     bytes: int = 0
 
 
 @contextmanager
 def measured(device: torch.device) -> Iterator[Peak]:
-    """Reads the peak of the device's memory over the body; 0 on a CPU."""
+    """Measures the device's memory peak over the body; 0 on a CPU."""
     peak = Peak()
     if device.type != "cuda":
         yield peak
@@ -72,7 +75,9 @@ def measured(device: torch.device) -> Iterator[Peak]:
 
 
 def on_device(device: torch.device, make: Callable[[], _Made]) -> _Made:
-    """What ``make`` makes, its tensors on the device; on the host where the code cannot do that (it asks numpy, say)."""
+    """The result of ``make`` with its tensors on the device; on the host if the code cannot do that (it uses
+    numpy, say).
+    """
     if device.type == "cuda":
         try:
             with device:
@@ -91,7 +96,7 @@ def draw(
     draws: int,
     device: torch.device,
 ) -> Drawn:
-    """Draws all inputs ``draws`` times, once where they are heavy, and once more to call the module with.
+    """Draws all inputs ``draws`` times, once if they are large, and once more for calling the module.
 
     Args:
         module: the task's, with ``get_inputs`` and perhaps a ``DOMAIN``.
@@ -101,7 +106,7 @@ def draw(
         device: where.
 
     Raises:
-        ContractError: ``get_inputs`` does not return a list of the same form each time, or not what ``DOMAIN`` says.
+        ContractError: ``get_inputs`` does not return a list of the same form each time, or contradicts ``DOMAIN``.
     """
     get_inputs, declared = module.get_inputs, getattr(module, "DOMAIN", {})
     names = list(inspect.signature(forward).parameters) if declared else []
@@ -114,7 +119,8 @@ def draw(
     every = [*kept, spare] if heavy else kept
     if any(len(inputs) != len(kept[0]) for inputs in every):
         raise ContractError("get_inputs() returns different numbers of inputs from call to call")
-    # A seed within get_inputs() makes everything the same, integers too; then that says nothing of a single input.
+    # A seed inside get_inputs() makes every draw the same, integers too. Then equal draws say nothing about one
+    # input.
     rows = zip(*(tensors_in(inputs) for inputs in every), strict=False)
     seeded = all(one.shape == row[0].shape and torch.equal(one, row[0]) for row in rows for one in row[1:])
     described, tensors = [], []
@@ -129,10 +135,10 @@ def draw(
 
 
 def _domains(declared: Any, names: Sequence[str]) -> dict[str, str]:
-    """What a task's ``DOMAIN`` says, checked.
+    """A task's ``DOMAIN``, checked.
 
     Raises:
-        ContractError: it is no dictionary of words for arguments of ``forward``.
+        ContractError: it is not a dictionary of words for arguments of ``forward``.
     """
     if not isinstance(declared, Mapping):
         raise ContractError(f"DOMAIN must be a dictionary of words by input, not {declared!r}"[:300])
@@ -143,7 +149,7 @@ def _domains(declared: Any, names: Sequence[str]) -> dict[str, str]:
                 f"DOMAIN names {name!r}, which forward() does not take (it takes {known})"[:300]
             )
         if word not in DOMAINS:
-            raise ContractError(f"DOMAIN[{name!r}] = {word!r} is none of {', '.join(DOMAINS)}"[:300])
+            raise ContractError(f"DOMAIN[{name!r}] = {word!r} is not one of {', '.join(DOMAINS)}"[:300])
     return {str(name): str(word) for name, word in declared.items()}
 
 
@@ -162,7 +168,7 @@ def _once(get_inputs: Callable[..., Any], given: dict[str, Any], device: torch.d
 def _described(
     values: list[Any], kept: int, seeded: bool, domain: str
 ) -> tuple[dict[str, Any], list[tuple[torch.Tensor, int]]]:
-    """One argument of ``forward`` in all draws, and its tensors in those that are kept: draw by draw of the first, then of the next."""
+    """One argument of ``forward`` in all draws, and its kept tensors, draw by draw of the first, then of the next."""
     rows: list[list[torch.Tensor]] = []
     forms, metas = [], []
     for value in values:
@@ -196,16 +202,21 @@ def _described(
 def _check_domain(drawn: list[torch.Tensor], domain: str) -> None:
     for tensor in drawn:
         if tensor.numel() and not bool((tensor > 0).all() if domain == "positive" else (tensor >= 0).all()):
-            raise ContractError(f"DOMAIN says {domain} of an input of which get_inputs() draws other values")
+            raise ContractError(
+                f"DOMAIN says {domain} for an input, but get_inputs() draws other values for it"
+            )
 
 
 def _kept_bytes(tensor: torch.Tensor, meta: dict[str, Any], *, whole: bool) -> int:
-    """How much of a draw the referee gets: from the start of its span, all of what is small, exact, full of gaps or has structure."""
+    """How many bytes of a draw the referee gets, from the start of its span.
+
+    It gets all of a tensor that is small, exact, non-contiguous or structured.
+    """
     span_bytes = span_elements(tensor) * tensor.element_size()
     is_part = span_bytes > 2 * _KEPT_BYTES and not _exact(meta) and not whole and span_bytes == tensor.nbytes
     return _KEPT_BYTES if is_part and tensor.is_cuda else span_bytes
 
 
 def _exact(meta: dict[str, Any]) -> bool:
-    """Whether a tensor holds integers or booleans: only there does it matter that all draws are the same."""
+    """Whether a tensor holds integers or booleans. Only then does it matter that all draws are the same."""
     return not meta["dtype"].startswith(("float", "bfloat", "complex"))

@@ -19,7 +19,7 @@ from evaluator.roles import calls
 from evaluator.roles.blocks import flatten
 
 _WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
-#: Products of matrices and where their operands stand among the arguments (a bias is added, not multiplied).
+#: Matrix products and the positions of their operands among the arguments (a bias is added, not multiplied).
 _MATRIX_PRODUCTS = {
     "aten::mm": (0, 1),
     "aten::bmm": (0, 1),
@@ -32,8 +32,8 @@ _MATRIX_PRODUCTS = {
     "aten::vdot": (0, 1),
     "aten::linear": (0, 1),
 }
-#: What cuDNN computes in TF32 unless it is told otherwise. The weights of a recurrent layer stand there twice, once in one piece
-#: with the biases, which are small beside what is summed.
+#: What cuDNN computes in TF32 by default. A recurrent layer's weights appear twice, once in one piece with the
+#: biases, which are small beside what is summed.
 _CUDNN_PRODUCTS = {
     "aten::convolution": (0, 1),
     "aten::_convolution": (0, 1),
@@ -41,16 +41,16 @@ _CUDNN_PRODUCTS = {
     "aten::_cudnn_rnn": (0, 1, 3, 4),
     "aten::_cudnn_rnn_backward": (0, 1, 3, 4, 6, 7),
 }
-#: In float64 cuDNN takes up to six times as long (and never less) as PyTorch's own way through products of matrices (H200), which needs
-#: more memory.
+#: In float64 cuDNN takes up to six times as long (and never less) as PyTorch's own way through matrix products
+#: (H200), which needs more memory.
 _CONVOLUTIONS = {"aten::convolution", "aten::_convolution", "aten::convolution_backward"}
 
 
 class Arithmetic(TorchDispatchMode):
-    """Within it, what asks for single precision gets double, and the operands of products are rounded.
+    """Inside it, requests for single precision get double precision, and the operands of products are rounded.
 
-    A module that converts to float32 itself (``x.float()`` in a norm over bfloat16) would otherwise fall out of float64.
-    Conversions to dtypes below float32 are kept: a module that quantizes means it.
+    A module that converts to float32 itself (``x.float()`` in a norm over bfloat16) would otherwise leave float64.
+    Conversions to dtypes below float32 are kept: a module that quantizes does so on purpose.
 
     Args:
         widen: whether float32 and complex64 become float64 and complex128.
@@ -88,9 +88,10 @@ class Arithmetic(TorchDispatchMode):
 
 
 def rounded(values: torch.Tensor, bits: int | None) -> torch.Tensor:
-    """Values rounded to nearest with so many explicit mantissa bits; the exponent's range is not cut.
+    """Values rounded to nearest with ``bits`` explicit mantissa bits. The exponent's range is not cut.
 
-    For real formats the range matters less: whoever uses fp16 or fp8 scales, which a mantissa does not notice.
+    For real formats the range matters less: code that uses fp16 or fp8 scales its values, which does not affect a
+    mantissa.
     """
     if bits is None or not (values.is_floating_point() or values.is_complex()):
         return values
@@ -103,7 +104,9 @@ def rounded(values: torch.Tensor, bits: int | None) -> torch.Tensor:
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    """Real floating tensors in float64, complex ones in complex128; ``Module.double`` would leave the latter alone."""
+    """Real floating tensors in float64, complex ones in complex128; ``Module.double`` would not convert the
+    latter.
+    """
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
@@ -111,12 +114,12 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Move:
-    """How inputs are moved to see how far the result goes with them.
+    """How to move inputs to see how much the result changes.
 
     Attributes:
         steps: relative distance per tensor among the arguments, 0 for those that stay.
         seed: of the signs, one per element.
-        sign: 1 or -1: the latter moves everything the opposite way.
+        sign: 1 or -1; -1 moves everything the opposite way.
     """
 
     steps: list[float]
@@ -125,9 +128,9 @@ class Move:
 
 
 def _prepared(arguments: list[Any], move: Move | None, *, widen: bool) -> list[Any]:
-    """The arguments in double precision (or their own), moved where that is asked for; never the memory of the given ones.
+    """The arguments in double precision (or their own), moved if requested, never in the memory of the given ones.
 
-    A module that works in place would otherwise change what the next result of the same request starts from.
+    An in-place module would otherwise change the input of the next result of the same request.
     """
     generators: dict[torch.device, torch.Generator] = {}
     steps = iter(move.steps if move else ())
@@ -157,14 +160,14 @@ def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     bits = numbers.view(torch.uint8)[:count].bitwise_and_(1)
     signs = bits.to(torch.float64).mul_(2.0).sub_(1.0).view(like.shape)
     if like.dim() and like.shape[-1] > 1:
-        # A row whose signs happen to be all alike is merely shifted, which a normalization does not notice: one short row
+        # A row whose signs are all alike is only shifted, and a normalization does not notice that: one short row
         # in a hundred would be granted no rounding error at all.
         signs[..., 0] = -signs[..., 1]
     return signs
 
 
 def widened(tensor: torch.Tensor) -> torch.Tensor:
-    """An output as the referee reads it: inexact ones in double precision, whatever the module made of them."""
+    """An output as the referee reads it: inexact ones in double precision, whatever dtype the module returned."""
     return _widened(tensor.detach().resolve_conj().resolve_neg()).contiguous()
 
 
@@ -177,7 +180,7 @@ def outputs(
         shape: the open shape; the widened model of its configuration is kept there.
         arguments: of the call, as the module gets them.
         own: the task's ``oracle(model, *inputs)``. It gets the model and the inputs in their own dtypes.
-        tier: ``strict`` for the exact result; else operands of products are rounded as in this tier.
+        tier: ``strict`` for the exact result; otherwise operands of products are rounded as in this tier.
         move: moves the inputs.
     """
     exact = shape.exact
@@ -201,7 +204,7 @@ def outputs(
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         if tier not in (DEFAULT, "strict"):
-            # Attention in one piece would hide its products.
+            # Fused attention would hide its products.
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         if own is None:
             torch.set_default_dtype(torch.float64)

@@ -1,8 +1,8 @@
 """A role's end of the memory in which the referee reads its outputs on a GPU.
 
-The exchange is one piece of device memory that the referee made. Its lower part feeds a torch memory pool, so that what
-a timed call allocates lies in it without a copy; whatever an output is instead (a CUDA graph's memory, a view of an
-input, one's own allocation) is copied to its upper part, at the expense of who returned it.
+The exchange is one piece of device memory made by the referee. Its lower part is a torch memory pool, so that
+outputs of a timed call are in it without a copy. Any other output (a CUDA graph's memory, a view of an input, a
+custom allocation) is copied to its upper part, at the cost of the process that returned it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from evaluator.roles.frames import Addresses
 from evaluator.roles.protocol import TOO_SMALL
 
 _ALIGNMENT = 512
-#: Set in the offset of an output that lies in the memory of the inputs.
+#: Set in the offset of an output that is in the memory of the inputs.
 INPUT_MEMORY = 1 << 62
 
 
@@ -33,7 +33,7 @@ def span_elements(tensor: torch.Tensor) -> int:
 
 
 class Exchange:
-    """The memory, its pool and the place for copies.
+    """The memory, its pool and the area for copies.
 
     Args:
         descriptor: from the referee; closed here.
@@ -67,13 +67,13 @@ class Exchange:
             self._pool = torch.cuda.MemPool(self._allocator.allocator())
 
     def leave(self) -> None:
-        """Nothing is allocated in it any more; what lives in it stays."""
+        """Stops allocating in it. What is allocated there stays."""
         self._pool = None
         gc.collect()
         torch.cuda.empty_cache()
 
     def close(self) -> None:
-        """Gives the memory back; no tensor lies in it any more."""
+        """Unmaps the memory. No tensor may be in it any more."""
         self.leave()
         del self._bytes
         device_memory.detach(self._address, self._handle, self._length_bytes)
@@ -85,34 +85,35 @@ class Exchange:
 
     @property
     def overflowed(self) -> bool:
-        """Whether the pool was ever too small, so that outputs may have to be copied for no fault of theirs."""
+        """Whether the pool was ever too small, so that outputs may need copies through no fault of the module."""
         return bool(self._overflows())
 
     def pool(self) -> AbstractContextManager[Any]:
-        """While entered, this thread's allocations lie in the exchange."""
+        """While entered, this thread's allocations are in the exchange."""
         return nullcontext() if self._pool is None else torch.cuda.use_mem_pool(self._pool)
 
     def renew(self) -> None:
-        """Begins with an empty pool: what one shape left behind fits another's outputs badly.
+        """Starts with an empty pool: one shape's leftovers fit another's outputs badly.
 
-        No CUDA graph may be left that was recorded in it. What still lives in the old one stays where it is.
+        No CUDA graph that was recorded in it may exist. Tensors in the old pool stay in place.
         """
         if self._pool is not None:
-            # First the old one, whose memory the new one needs; what died in it after one before went is still kept for that one.
+            # Release the old pool first, whose memory the new one needs. Memory freed after an earlier pool was
+            # released is still held for that pool.
             self._pool = None
             torch.cuda.empty_cache()
             self._pool = torch.cuda.MemPool(self._allocator.allocator())
 
     def forget(self) -> None:
-        """The copies of earlier outputs are no longer needed."""
+        """Discards the copies of earlier outputs."""
         self._next = self._copies_from
 
     def holds(self, address: int) -> bool:
-        """Whether an address lies in the exchange."""
+        """Whether an address is in the exchange."""
         return self._address <= address < self._address + self._length_bytes
 
     def holds_all(self, addresses: Addresses) -> bool:
-        """Whether all of these addresses lie in the exchange."""
+        """Whether all of these addresses are in the exchange."""
         return self.holds(int(addresses.min())) and self.holds(int(addresses.max()))
 
     def offsets(self, addresses: Addresses) -> Addresses:
@@ -120,7 +121,7 @@ class Exchange:
         return addresses - np.uint64(self._address)
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor itself if it lies in the exchange, else a copy there with the same strides.
+        """The tensor itself if it is in the exchange, otherwise a copy there with the same strides.
 
         Raises:
             torch.OutOfMemoryError: the outputs of a block do not fit.

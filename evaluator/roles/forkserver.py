@@ -1,7 +1,7 @@
 """The fork server of a role: enters the sandbox, imports torch once, then forks a child per request.
 
-It never runs user code, never touches CUDA or OpenMP and holds no seed and no key: what it knows, every child knows.
-Started by :mod:`evaluator.roles.spawn` as ``python -I -c ...`` with its own end of a socketpair.
+It never runs user code, never touches CUDA or OpenMP, and holds no seed and no key: every child knows what it
+knows. Started by :mod:`evaluator.roles.spawn` as ``python -I -c ...`` with its own end of a socketpair.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(channel_descriptor: int, settings_json: str) -> None:
     settings: dict[str, Any] = json.loads(settings_json)
     tier = settings["tier"]
     if settings["cores"]:
-        # Here, since libraries start threads when they are imported, and whoever started us may be on a timing core.
+        # Set it here, because libraries start threads at import, and the parent process may be on a timing core.
         os.sched_setaffinity(0, settings["cores"])
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
     layout = Layout(**{**settings["layout"], "writable": tuple(map(tuple, settings["layout"]["writable"]))})
@@ -44,7 +44,7 @@ def main(channel_descriptor: int, settings_json: str) -> None:
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if _is_gone(channel):
-        return  # the referee was killed while we started; importing torch would outlive it by seconds
+        return  # the referee was killed during the start; importing torch would outlive it by seconds
     _quiet_allocator()
     sys.path[:0] = settings["import_roots"]
     _preload(settings)
@@ -70,17 +70,19 @@ def _is_gone(channel: socket.socket) -> bool:
         return False
 
 
-#: The compiler takes 6 s to import (H200), which every child that compiles would pay.
+#: The compiler takes 6 s to import (H200), which every compiling child would pay.
 _PRELOADED = ("numpy", "torch", "evaluator.roles.module_host", "torch._dynamo", "torch._inductor.compile_fx")
 _PRELOADED_BY_DEVICE = {True: ("triton",), False: ("torch.utils.cpp_extension",)}
 
 
 def _preload(settings: dict[str, Any]) -> None:
     """Imports what children need, so that a child is ready in milliseconds."""
-    # Not at the top: it imports numpy, whose threads would keep an ordinary user out of a user namespace of its own.
+    # Not at the top: it imports numpy, whose threads would prevent an ordinary user from creating a user
+    # namespace.
     from evaluator.roles import chain, landmarks
 
-    # Read while the compiler is imported, here; with another number each child that compiles would start a pool of processes.
+    # Read while the compiler is imported, here. With another number, each compiling child would start a pool of
+    # processes.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     if settings["interprets_triton"]:
         os.environ[interpreted.VARIABLE] = "1"
@@ -97,13 +99,13 @@ def _preload(settings: dict[str, Any]) -> None:
 
 @contextmanager
 def _without_devices() -> Iterator[None]:
-    """Meanwhile torch finds no GPU: a process that has asked the CUDA runtime for its devices cannot fork children that use one.
+    """Hides GPUs from torch: a process that has queried the CUDA runtime cannot fork children that use a GPU.
 
-    The compiler asks while it is imported, and torch keeps the answer.
+    The compiler queries it while it is imported, and torch keeps the answer.
     """
     import torch
 
-    counted = getattr(torch._C, "_cuda_getDeviceCount", None)  # a build for the CPU has none
+    counted = getattr(torch._C, "_cuda_getDeviceCount", None)  # a CPU build has none
     if counted is None:
         yield
         return
@@ -128,11 +130,12 @@ class _Enough(Exception):
 
 
 def _begin_compiling() -> None:
-    """What the first compilation of every process works out, whatever it compiles: here once, for all children.
+    """Does the one-time work of every process's first compilation once, for all children.
 
-    Inductor traces its own patterns, hashes its own text and imports: 0.9 of the 1.2 processor seconds that a first graph takes before
-    the C++ compiler. A compilation of a sum gets as far as its code, so that nothing depends on the processor, on settings or on a
-    folder yet. Where another version of torch stops earlier, children do the rest themselves.
+    Inductor traces its own patterns, hashes its own source and imports modules: 0.9 of the 1.2 CPU seconds that a
+    first graph takes before the C++ compiler. Here a sum is compiled as far as code generation, so that nothing
+    depends on the CPU, on settings or on a folder yet. If another version of torch stops earlier, children do the
+    rest.
     """
     import torch
     from torch._inductor.graph import GraphLowering
@@ -154,13 +157,15 @@ def _begin_compiling() -> None:
 
 
 def _without_monitor() -> None:
-    """The progress bar that Inductor draws while it traces starts a thread, of which children would get no copy."""
+    """Disables the progress bar that Inductor draws while it traces: its thread would be missing in children."""
     with suppress(ImportError):
         importlib.import_module("tqdm").tqdm.monitor_interval = 0
 
 
 def _hash_triton() -> None:
-    """Every name in Triton's cache depends on a hash of its whole library (416 MB): once here, not in every child."""
+    """Computes the hash of Triton's library (416 MB), on which every name in its cache depends, once for all
+    children.
+    """
     try:
         from triton.runtime.cache import triton_key
     except ImportError:
@@ -169,12 +174,13 @@ def _hash_triton() -> None:
 
 
 def _quiet_allocator() -> None:
-    """Keeps freed memory in the heap, so that a timed call does not pay for page faults that the previous one caused.
+    """Keeps freed memory in the heap, so that a timed call does not pay for page faults that the previous one
+    caused.
 
-    All outputs of a block stay alive; each would otherwise be fresh memory, whose page faults take longer than many
-    kernels (LayerNorm, ReLU and add of 1024 x 1024: 3.4 to 4.9 ms instead of 1.4 to 1.8), come and go with the heap's
-    mood, and punish whoever allocates more often than in a program that has run for a while. Both sides of a pair get
-    the same settings.
+    All outputs of a block stay alive. Without this each would be fresh memory, whose page faults take longer than
+    many kernels (LayerNorm, ReLU and add of 1024 x 1024: 3.4 to 4.9 ms instead of 1.4 to 1.8). They also vary with
+    the heap's state, and penalize modules with more allocations more than in a program that has run for a while.
+    Both sides of a pair get the same settings.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):

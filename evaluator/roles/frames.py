@@ -1,8 +1,9 @@
-"""What crosses the trust boundary: JSON from the referee to a role, fixed binary frames from a role to the referee.
+"""Messages across the trust boundary: JSON from the referee to a role, fixed binary frames from a role to the
+referee.
 
-The direction matters. A role trusts the referee, so requests are plain JSON with file descriptors beside them. The
-referee trusts nobody, so a reply is a header of fixed layout and a payload whose every number is checked here before
-anything uses it. Nothing that comes from a role is ever unpickled, imported or evaluated.
+A role trusts the referee, so requests are plain JSON with file descriptors. The referee trusts no role, so a reply
+is a header of fixed layout and a payload whose every number is checked here before use. Data from a role is never
+unpickled, imported or evaluated.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ _NUMBER = np.dtype("<u8")
 STATUS_OK = 0
 STATUS_ERROR = 1
 
-#: Index in this tuple is the number on the wire; names are torch's.
+#: The index in this tuple is the number on the wire; names are torch's.
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
     "complex64", "complex128", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
 ITEM_BYTES = (4, 8, 2, 2, 8, 4, 2, 1, 1, 1, 8, 16, 2, 4, 8, 1, 1)
 MAX_DIMENSIONS = 8
-#: With gradients of all parameters there may be many; a report of 384 calls must fit into a frame.
+#: With gradients of all parameters there may be many. A report of 384 calls must fit into a frame.
 MAX_OUTPUTS = 256
 
 
 class FrameError(ValueError):
-    """The bytes are no valid frame."""
+    """The bytes are not a valid frame."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class BlockReport:
         metas: one per output tensor, the same for every call of the block.
         addresses: ``addresses[call][output]`` in the role's own memory (CPU) or offsets into its arena (GPU).
         states: chain state after each call.
-        structure: digest of the containers around the outputs; 0 where it was not asked for.
+        structure: digest of the outputs' containers; 0 if not requested.
     """
 
     metas: tuple[TensorMeta, ...]
@@ -115,7 +116,7 @@ def decode_header(header: bytes, operation: int, sequence: int) -> tuple[int, in
     if magic != MAGIC or length > MAX_FRAME_BYTES or status not in (STATUS_OK, STATUS_ERROR):
         raise FrameError("malformed frame")
     if got_operation != operation or got_sequence != sequence:
-        raise FrameError("frame answers another question")
+        raise FrameError("frame answers another request")
     return status, length
 
 
@@ -156,7 +157,7 @@ def encode_report(
     states: list[int],
     structure: int = 0,
 ) -> bytes:
-    """Payload of a finished block; see :class:`BlockReport`. Quick, since the clock runs."""
+    """Payload of a finished block; see :class:`BlockReport`. Fast, because the clock is running."""
     numbers = np.column_stack((np.array(states, dtype=_NUMBER), np.asarray(addresses, dtype=_NUMBER)))
     return b"".join(
         (

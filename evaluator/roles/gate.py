@@ -1,13 +1,14 @@
-"""A gate in front of a captured block, so that nobody's CPU is on the clock while a GPU works.
+"""A gate in front of a captured block, so that a GPU block is timed without any host process in the path.
 
-The role queues a wait for a word in host memory, the CUDA graph, and the writing of another word, and is stopped. The
-referee then writes contents, opens the gate and reads its clock, and reads it again when the other word is there. Through
-requests and answers of the role a block took 0.3 to 1.3 ms more than its work, and never the same (H200): 10 to 20 us, of blocks
-that outputs of 100 MB keep as short as 0.8 ms. Both ends call this file.
+The role queues a wait for a word in host memory, the CUDA graph, and the writing of another word, and is then
+stopped. The referee writes contents, opens the gate, reads its clock, and reads it again when the other word
+appears. With requests to and answers from the role, a block took 0.3 to 1.3 ms more than its work, with variation
+(H200). With the gate it is 10 to 20 us, for blocks as short as 0.8 ms with outputs of 100 MB. Both ends use this
+file.
 
-A role can write the second word too early or begin too early, as it could answer too early: the referee sees work that
-goes on off turn (:mod:`evaluator.referee.checking.watch`), and that outputs follow from the state that comes with the opening.
-Source: CUDA driver API, "Stream Memory Operations".
+A role can write the second word too early or start too early, just as it could answer too early. The referee
+detects work outside a turn (:mod:`evaluator.referee.checking.watch`), and checks that outputs follow from the
+state that is sent with the opening. Source: CUDA driver API, "Stream Memory Operations".
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from typing import Any
 
 from evaluator.roles.arena import Arena
 
-#: Offsets in the page: the word that opens the gate and the state that the block begins with, far from both the word that says
-#: that it is done, and behind them the states after each call.
+#: Offsets in the page: the word that opens the gate and the state that the block begins with; far from both, the
+#: word that says that it is done; and behind them the states after each call.
 _OPEN, _STATE, _DONE, _STATES = 0, 8, 256, 512
 _LENGTH_BYTES = 16 << 10
-#: Calls that a gated block can have.
+#: Most calls in a gated block.
 MOST_CALLS = (_LENGTH_BYTES - _STATES) // 8
 _PORTABLE_AND_MAPPED = 3
 _EQUAL = 1
-#: For so long the referee asks without a pause: a pause would be on the clock.
+#: How long the referee polls without a pause: a pause would be on the clock.
 _SPIN_SECONDS = 0.5
 
 
@@ -54,7 +55,7 @@ class Gate:
         return self._arena.descriptor
 
     def shut(self) -> int:
-        """The word that will open the gate; whatever still waits for the last one goes on."""
+        """Returns the word that will open the gate. Work that still waits for the last word is released."""
         self.release()
         self.token = 1 + secrets.randbelow((1 << 32) - 2)
         self._armed = True
@@ -71,10 +72,10 @@ class Gate:
 
         Args:
             state: that the chain begins with.
-            deadline_s: for how long to wait.
+            deadline_s: how long to wait.
 
         Returns:
-            Nanoseconds in between.
+            Nanoseconds from opening to end.
 
         Raises:
             NeverDone: the deadline has passed.
@@ -98,12 +99,12 @@ class Gate:
             time.sleep(1e-4)
 
     def states(self, calls: int) -> tuple[int, ...]:
-        """The chain's states after each call of the block that has ended."""
+        """The chain's states after each call of the finished block."""
         first = _STATES // 8
         return tuple(self._longs[first : first + calls])
 
     def close(self) -> None:
-        """Lets whatever waits go on, and gives the memory back."""
+        """Releases waiting work, and the memory."""
         self.release()
         self._words.release()
         self._longs.release()
@@ -137,7 +138,7 @@ class Gated:
         self._longs = memoryview(self._memory).cast("Q")
 
     def close(self) -> None:
-        """Takes the memory away from the GPU; nothing queued uses it any more. Another gate may get its address."""
+        """Unmaps the memory from the GPU. No queued work uses it any more. Another gate may get its address."""
         self._longs.release()
         _call("cuMemHostUnregister", ctypes.c_void_p(self._host))
 
@@ -147,7 +148,7 @@ class Gated:
         return self._address + _STATE
 
     def begin(self, state: int) -> None:
-        """Sets that state, where no referee does: through torch that takes 0.2 ms (H200)."""
+        """Sets that state if the referee does not; through torch that would take 0.2 ms (H200)."""
         self._longs[_STATE // 8] = state
 
     def wait(self, token: int, stream: int) -> None:
@@ -155,11 +156,11 @@ class Gated:
         self._queue("cuStreamWaitValue32_v2", _OPEN, token, _EQUAL, stream)
 
     def done(self, token: int, stream: int) -> None:
-        """Queues the word that says that all before it is done."""
+        """Queues the word that says that everything before it is done."""
         self._queue("cuStreamWriteValue32_v2", _DONE, token, 0, stream)
 
     def copy_states(self, address: int, count: int, stream: int) -> None:
-        """Queues the copying of so many states on the device to where the referee reads them."""
+        """Queues a copy of ``count`` states on the device to where the referee reads them."""
         _call(
             "cuMemcpyDtoHAsync_v2",
             ctypes.c_void_p(self._host + _STATES),
@@ -169,7 +170,7 @@ class Gated:
         )
 
     def states(self, calls: int) -> list[int]:
-        """What :meth:`copy_states` has brought, once the device is done."""
+        """What :meth:`copy_states` copied, once the device is done."""
         return self._longs[_STATES // 8 : _STATES // 8 + calls].tolist()
 
     def _queue(self, name: str, offset: int, value: int, flags: int, stream: int) -> None:

@@ -1,4 +1,4 @@
-"""Where torch.compile would cut a module into several graphs; runs beside the untrusted module."""
+"""Finds where torch.compile would split a module into several graphs. Runs beside the untrusted module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class _Late(BaseException):
-    """The time for tracing ran out; not an Exception, so that Dynamo's own handlers let it pass."""
+    """Tracing ran out of time. Not an Exception, so that Dynamo's own handlers let it pass."""
 
 
 def graph_breaks(model: torch.nn.Module, inputs: list[Any], path: str, most_s: int) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def graph_breaks(model: torch.nn.Module, inputs: list[Any], path: str, most_s: i
 
     Returns:
         ``graphs``, how many there would be, and ``breaks``, a list of line (of ``path``, 0 if none) and reason;
-        ``problem`` where tracing failed or took longer than ``most_s`` seconds.
+        ``problem`` if tracing failed or took longer than ``most_s`` seconds.
     """
 
     def late(number: int, frame: Any) -> None:
@@ -29,7 +29,7 @@ def graph_breaks(model: torch.nn.Module, inputs: list[Any], path: str, most_s: i
     try:
         with torch.no_grad():
             explained = torch._dynamo.explain(model)(*inputs)
-        # A break within a loop has Dynamo leave the whole frame to Python, and no reason is kept.
+        # After a break inside a loop, Dynamo leaves the whole frame to Python and keeps no reason.
         found = rows_of(explained.break_reasons, path) or _first_break(model, inputs, path)
         return {"graphs": int(explained.graph_count), "breaks": found, "problem": ""}
     except _Late:
@@ -58,7 +58,7 @@ def rows_of(reasons: Iterable[Any], path: str) -> list[list[Any]]:
 
 
 def _first_break(model: torch.nn.Module, inputs: list[Any], path: str) -> list[list[Any]]:
-    """Where tracing the module as one graph stops; empty where it does not."""
+    """Where tracing the module as one graph stops; empty if it does not."""
     torch._dynamo.reset()
     try:
         with torch.no_grad():

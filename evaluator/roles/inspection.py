@@ -1,9 +1,10 @@
-"""What a reference's own operations say about it: values that no result depends on, and operands that were spread silently.
+"""Inspects a reference's operations: values that no result depends on, and operands that were broadcast silently.
 
-Runs in the reference's process and decides nothing there: the task lint (:mod:`evaluator.referee.lint`) reads it as a description.
+Runs in the reference's process and decides nothing: the task lint (:mod:`evaluator.referee.lint`) reads it as a
+description.
 
-Values are disturbed on the host alone. Disturbed numbers become places, too (a count that is gathered at, a table's row), and a
-place that does not exist is an exception there; on a GPU it is an assertion that ends all that the process would do afterwards.
+Values are disturbed only on the host. Disturbed numbers may be used as indices (a count for a gather, a table's
+row). An invalid index raises an exception on the host, but on a GPU it is an assertion that breaks the process.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from evaluator.roles.open_shape import Shape
 
 _MOST_STEPS, _MOST_NAMES = 64, 96
 _TRIES = 2
-#: Operations that compute nothing: they take an argument for its form alone, or move values. The last step of a loop often
-#: pads or copies something that is not needed any more.
+#: Operations that compute nothing: they use an argument only for its form, or move values. The last step of a loop
+#: often pads or copies something that is not needed.
 _NO_WORK = (
     "empty", "new_", "zeros", "ones", "full", "rand", "constant_pad", "reflection_pad", "replication_pad", "cat", "stack",
     "copy", "_to_copy", "clone", "index", "gather", "slice", "select", "roll", "flip", "repeat", "unfold", "im2col",
@@ -35,7 +36,7 @@ _NO_WORK = (
 
 
 class Trace(TorchDispatchMode):
-    """Follows the arguments of a call through its operations, by the memory in which values lie.
+    """Follows the arguments of a call through its operations, by the memory that holds values.
 
     Args:
         arguments: the tensors of the call, in order.
@@ -44,15 +45,15 @@ class Trace(TorchDispatchMode):
 
     def __init__(self, arguments: list[torch.Tensor], disturb: int = -1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        #: Address of a storage -> positions of the arguments that what lies in it came from.
+        #: Address of a storage -> positions of the arguments that its contents derive from.
         self._sources: dict[int, frozenset[int]] = {}
-        # Memory that was given back would be used again for something else.
+        # Freed memory would be reused for other values, so keep it.
         self._alive: list[torch.Tensor] = []
         for position, tensor in enumerate(arguments):
             self._note(tensor, frozenset([position]))
         self._disturb = disturb
         self._count = 0
-        #: (number, name) of operations of which a result could be disturbed.
+        #: (number, name) of operations with a result that could be disturbed.
         self.steps: list[tuple[int, str]] = []
         self.spread: list[dict[str, Any]] = []
 
@@ -78,7 +79,7 @@ class Trace(TorchDispatchMode):
             and tensor.untyped_storage().data_ptr() not in before
         ]
         name = func._schema.name.removeprefix("aten::")
-        # Of a sort or a maximum the places alone may be wanted.
+        # For a sort or a maximum, only the indices may be wanted.
         whole = len(fresh) == len(made)
         if fresh and whole and sources and not pointwise and not name.startswith(_NO_WORK):
             self.steps.append((number, name))
@@ -95,7 +96,7 @@ class Trace(TorchDispatchMode):
         self._alive.append(tensor)
 
     def _look_for_spread(self, func: Any, given: list[torch.Tensor]) -> None:
-        """Two operands of different arguments, of which a vector is set against the columns of as many rows."""
+        """Two operands from different arguments, where a vector is broadcast along the columns of as many rows."""
         for vector, other in itertools.permutations(given[:3], 2):
             if vector.dim() != 1 or other.dim() < 2 or vector.numel() < 2:
                 continue
@@ -133,7 +134,7 @@ class _Subject:
     arguments: list[Any]
 
     def on_host(self) -> _Subject:
-        """A copy in main memory.
+        """A copy in host memory.
 
         Raises:
             Exception: whatever a module raises that cannot be copied.
@@ -147,19 +148,20 @@ class _Subject:
 
 
 def inspect(shape: Shape, arguments: tuple[Any, ...], seconds: float) -> dict[str, Any]:
-    """Looks at calls of an open shape's module on given arguments.
+    """Inspects calls of an open shape's module on given arguments.
 
     Args:
-        shape: its model is changed and put back.
+        shape: its model is changed and restored.
         arguments: of the call; they are copied.
-        seconds: no new look is begun afterwards.
+        seconds: no new test starts afterwards.
 
     Returns:
-        ``steady``: whether two calls gave the same bits (else nothing could be told of what matters); ``changed_state``: names of
-        weights and buffers that a call changes; ``random``: whether calls that begin with the same seed agree; ``idle_state``:
-        names of weights, and ``idle_steps``: operations, that may change without a bit of the result changing, both empty
-        for a module that runs on a GPU alone; ``spread``: see :class:`Trace`; ``sequence_first``: submodules that take
-        their first dimension for the sequence.
+        ``steady``: whether two calls gave the same bits (otherwise nothing can be said about what matters);
+        ``changed_state``: names of weights and buffers that a call changes; ``random``: whether calls that begin
+            with the same seed agree; ``idle_state``: names of weights, and ``idle_steps``: operations, that may
+            change without a bit of the result changing, both empty for a module that runs only on a GPU;
+            ``spread``: see :class:`Trace`;
+        ``sequence_first``: submodules that use their first dimension as the sequence.
     """
     assert shape.model is not None
     until = time.monotonic() + seconds
@@ -171,7 +173,7 @@ def inspect(shape: Shape, arguments: tuple[Any, ...], seconds: float) -> dict[st
     steady = _same(base, again)
     answer: dict[str, Any] = {
         "steady": steady,
-        # A call in train mode ends with its buffers put back.
+        # A call in train mode ends with its buffers restored.
         "changed_state": [] if subject.spec.buffers else changed[:8],
         "random": not steady and _same(*(_seeded_call(subject) for _ in range(2))),
         "spread": trace.spread[:8],
@@ -185,7 +187,7 @@ def inspect(shape: Shape, arguments: tuple[Any, ...], seconds: float) -> dict[st
             base, trace = _call(subject)
             steady = steady and _same(base, _call(subject)[0])
         except Exception:
-            # Kernels of a GPU, or constants that stay there.
+            # GPU kernels, or constants that stay there.
             return answer
     if steady:
         answer["idle_state"] = list(_idle_state(subject, base, until))
@@ -194,7 +196,7 @@ def inspect(shape: Shape, arguments: tuple[Any, ...], seconds: float) -> dict[st
 
 
 def _versions(shape: Shape) -> dict[str, tuple[int, int]]:
-    """Of weights and buffers: which tensors they are, and how often these were changed."""
+    """For weights and buffers: their identities, and their version counters."""
     assert shape.model is not None
     state = shape.model.state_dict(keep_vars=True)
     return {name: (id(tensor), tensor._version) for name, tensor in state.items()}
@@ -242,12 +244,12 @@ def _stays(subject: _Subject, base: list[torch.Tensor], disturbed: int = -1) -> 
     try:
         return _same(base, _call(subject, disturbed)[0])
     except Exception:
-        # What its module refuses does matter.
+        # A value that the module refuses does matter.
         return False
 
 
 def _call(subject: _Subject, disturbed: int = -1) -> tuple[list[torch.Tensor], Trace]:
-    """The results of one call, and what was seen of it."""
+    """The results of one call, and its trace."""
     copies = list(tree_map(_copy, subject.arguments))
     trace = Trace(tensors_in(copies), disturbed)
     call = calls.make(subject.model, subject.model, subject.spec, subject.initial)

@@ -1,8 +1,9 @@
-"""Triton where there is no GPU: its interpreter runs a kernel's Python once per program, for correctness alone.
+"""Triton without a GPU: its interpreter runs a kernel's Python once per program, to check correctness only.
 
-The interpreter exists only when ``TRITON_INTERPRET`` is set before triton is first imported, since its own functions
-(``tl.sum``, ``tl.sigmoid``) are decorated then. So the fork server of a CPU sets it, and the child of a candidate that
-imports triton gets it again. What kernels ask of a driver is answered here; how fast interpreted code is, nobody asks.
+The interpreter exists only if ``TRITON_INTERPRET`` is set before triton is first imported, because its own
+functions (``tl.sum``, ``tl.sigmoid``) are decorated at import. So the fork server of a CPU sets it, and the child
+of a candidate that imports triton gets it again. This module answers kernels' driver queries. Interpreted code is
+never timed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 VARIABLE = "TRITON_INTERPRET"
 _IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+triton\b", re.MULTILINE)
-#: Functions of libdevice that kernels ask for, and numpy's names for them.
+#: Functions of libdevice that kernels use, and numpy's names for them.
 _UNARY = {
     "tanh": "tanh", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log1p": "log1p",
     "sqrt": "sqrt", "sin": "sin", "cos": "cos", "abs": "abs", "fabs": "abs", "floor": "floor", "ceil": "ceil",
@@ -31,7 +32,7 @@ def imports_triton(source: str) -> bool:
 def prepare() -> None:
     """Gives this process's triton a driver and the mathematical functions that its interpreter lacks.
 
-    Called in the process of a candidate, before its file is imported. Without triton it does nothing.
+    Called in the process of a candidate, before its file is imported. Does nothing without triton.
     """
     try:
         from triton.runtime.driver import driver
@@ -48,7 +49,7 @@ def prepare() -> None:
 
 
 def _let_arrays_of_one_be_numbers() -> None:
-    """numpy 2.4 no longer turns an array of one element into a number, which triton 3.6's interpreter relies on."""
+    """numpy 2.4 no longer converts an array of one element to a number, but triton 3.6's interpreter needs that."""
     from triton.runtime import interpreter
 
     original = interpreter._patch_lang_tensor
@@ -61,10 +62,10 @@ def _let_arrays_of_one_be_numbers() -> None:
 
 
 class _Driver:
-    """As much of a triton driver as the host side of a kernel asks for."""
+    """The part of a triton driver that a kernel's host side uses."""
 
     def get_active_torch_device(self) -> Any:
-        """Tensors stay where they are."""
+        """Tensors stay in place."""
         import torch
 
         return torch.device("cpu")
@@ -76,7 +77,9 @@ class _Driver:
         return GPUTarget("cuda", 90, 32)
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        """An autotuner's stopwatch that draws: any configuration may be the fastest somewhere, so any must be right."""
+        """An autotuner's timer with random results: any configuration may be the fastest somewhere, so each must
+        be right.
+        """
 
         def drawn(kernel_call: Callable[[], Any], quantiles: Any = None, **_: Any) -> list[float]:
             return [1.0 + secrets.randbelow(1 << 20)] * 3

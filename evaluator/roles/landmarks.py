@@ -1,10 +1,10 @@
-"""Which words of this process's memory never change as long as it runs our code: what the harness is made of.
+"""Lists words of this process's memory that never change while only trusted code runs: the harness itself.
 
-A role says so before it has imported anything of the user's. From then on the referee reads these words from outside, at moments
-of its own choice, and compares them with what they held; nothing that happens in here later has a say in it. They are
-the pointers by which the interpreter finds its way from a request to the loop around the calls (where modules and classes keep our
-functions, and what a function is made of), and the machine code of that loop. Instructions of Python's own are not among them,
-since the interpreter rewrites them as it warms up.
+A role reports them before it imports any user code. From then on the referee reads these words from outside, at
+moments of its own choice, and compares them with their first values. Nothing that happens here later can influence
+that. They are the pointers by which the interpreter gets from a request to the loop around the calls (where
+modules and classes keep the harness's functions, and what a function consists of), and the machine code of that
+loop. Python bytecode is not included, because the interpreter rewrites it as it warms up.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _TYPE_AT, _USED_AT, _KEYS_AT, _VALUES_AT = 8, 16, 32, 40
 _MODULES = (
     "blocks", "calls", "chain", "dispatch", "frames", "module_host", "open_shape", "runner", "turns", "wire",
 )  # fmt: skip
-#: The same of what passes through a GPU. Not read where there is none: it takes 0.1 ms.
+#: The same for a GPU. Not read without one: it takes 0.1 ms.
 _MODULES_GPU = ("device_chain", "device_memory", "exchange", "gate")
 
-#: Debuggers and loggers put others in their place.
+#: Debuggers and loggers replace these.
 _REPLACED_BY_HONEST = frozenset({"__import__", "breakpoint", "help", "input", "open", "print"})
 
 Range = tuple[int, int]
@@ -40,12 +40,12 @@ Range = tuple[int, int]
 
 @cache
 def common(gpu: bool) -> frozenset[Range]:
-    """(address, length in bytes) of every stretch of what is the same in all processes that are forked from this one."""
+    """(address, length in bytes) of every range that is the same in all processes forked from this one."""
     found = Found()
     package = __name__.rpartition(".")[0]
     for name in (*_MODULES, *(_MODULES_GPU if gpu else ())):
         module = importlib.import_module(f"{package}.{name}")
-        # A warning would put it there, and might move all the others.
+        # A warning would add it there, and might move all the others.
         vars(module).setdefault("__warningregistry__", {})
         found.names(vars(module))
         for value in list(vars(module).values()):
@@ -59,10 +59,10 @@ def common(gpu: bool) -> frozenset[Range]:
 
 
 def report(host: Any, operations: dict[int, Callable[..., bytes]], library: str | None) -> bytes:
-    """Pairs of address and length, 8 bytes each, of all that has to stay as it is now.
+    """Pairs of address and length, 8 bytes each, of everything that must stay as it is now.
 
     Args:
-        host: what serves requests; its data may change, but for its chain.
+        host: what serves requests; its data may change, except for its chain.
         operations: what serves which request.
         library: path of the compiled loop, if there is one.
     """
@@ -81,7 +81,7 @@ def report(host: Any, operations: dict[int, Callable[..., bytes]], library: str 
 
 
 def _joined(ranges: Iterable[Range]) -> list[Range]:
-    """The same bytes in as few stretches as possible: each takes the kernel half a microsecond to find."""
+    """The same bytes in as few ranges as possible: each costs the kernel half a microsecond."""
     joined: list[Range] = []
     for address, length_bytes in sorted(ranges):
         if joined and address <= joined[-1][0] + joined[-1][1]:
@@ -100,7 +100,7 @@ class Found:
         self._seen: set[int] = set()
 
     def thing(self, value: Any) -> None:
-        """A function, a method or a class, with all that it is made of."""
+        """A function, a method or a class, with everything that it consists of."""
         if id(value) in self._seen:
             return
         self._seen.add(id(value))
@@ -116,7 +116,7 @@ class Found:
         elif isinstance(value, FunctionType):
             self._function(value)
         elif isinstance(value, type):
-            # What a class gives to look at is a proxy of its names.
+            # The visible `__dict__` of a class is a proxy of its names.
             (own, *_) = [each for each in gc.get_referents(value) if isinstance(each, dict)]
             self.names(own)
             for member in list(own.values()):
@@ -124,12 +124,15 @@ class Found:
                     self.thing(member)
 
     def names(self, held: dict[Any, Any]) -> None:
-        """Where a dictionary keeps functions, classes, modules and whole numbers, by their names; a new name could hide another."""
+        """Where a dictionary keeps functions, classes, modules and integers, by their names.
+
+        A new name could hide another.
+        """
         self.ranges.add((id(held) + _USED_AT, _WORD_BYTES))
         self.entries(held)
 
     def entries(self, held: dict[Any, Any], but: frozenset[str] = frozenset()) -> None:
-        """The same where names may be added, without some of them."""
+        """The same for a dictionary to which names may be added, except some of them."""
         self.ranges.add((id(held) + _KEYS_AT, _WORD_BYTES))
         keys_at = _word(id(held) + _KEYS_AT)
         names = {
@@ -143,11 +146,12 @@ class Found:
                 self.ranges.add((keys_at + index * _WORD_BYTES, 2 * _WORD_BYTES))
 
     def instance(self, value: Any, kept: Iterable[Any] = ()) -> None:
-        """An object: its class, that nothing hides a method of its class, and which functions of C it has by which names.
+        """An object: its class, the absence of attributes that hide methods of its class, and its C functions by
+        name.
 
         Args:
             value: the object.
-            kept: what else among its data has to stay.
+            kept: other data of it that must stay.
         """
         self.ranges.add((id(value) + _TYPE_AT, _WORD_BYTES))
         held = vars(value)
@@ -159,13 +163,14 @@ class Found:
                 members.add(id(member))
         values_at = _word(id(held) + _VALUES_AT)
         if values_at:
-            # Objects of a class share their names; the values are apart, from Python 3.13 on behind a word of sizes.
+            # Objects of a class share their names. The values are separate, from Python 3.13 on behind a word of
+            # sizes.
             self._pointers_at(values_at, (len(held) + 1) * _WORD_BYTES, members)
         else:
             self._pointers_at(_word(id(held) + _KEYS_AT), held.__sizeof__() - dict.__basicsize__, members)
 
     def machine_code(self, library: str) -> None:
-        """A library's code and constants, which nobody writes once it is loaded."""
+        """A library's code and constants, which are never written after loading."""
         for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
             span, rights, _, _, _, *path = line.split(None, 5)
             if path and path[0] == library and "r" in rights and "w" not in rights:

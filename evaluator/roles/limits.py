@@ -1,4 +1,7 @@
-"""How a module takes calls that are not judged: other strides, train mode, several threads. Says so, and decides nothing."""
+"""Tests how a module handles calls that are not judged: other strides, train mode, several threads.
+
+Decides nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,18 @@ from torch.utils._pytree import tree_map
 from evaluator.roles.blocks import flatten
 from evaluator.roles.open_shape import Shape
 
-#: Of an output's own size: what is further off is another result.
+#: Relative to an output's own size: a larger difference is another result.
 _SAME = 1e-2
-#: Threads take turns every 5 ms.
+#: Threads switch every 5 ms.
 _TOGETHER_S = 0.3
 _Call = Callable[[Any], list[torch.Tensor]]
 
 
 def answer(shapes: dict[int, Shape], request: dict[str, Any]) -> bytes:
-    """Per asked question whether the module gives another result, or why it gives none, as JSON; of what slot 0 holds.
+    """For each question, whether the module gives another result, or why it gives none, as JSON. Uses slot 0.
 
-    ``strides``: inputs whose last two dimensions lie the other way round in memory; ``train``: in train mode; ``threads``: two threads
-    that call it at one time, each with inputs of its own.
+    ``strides``: inputs whose last two dimensions are swapped in memory; ``train``: in train mode; ``threads``: two
+    threads that call it at the same time, each with its own inputs.
     """
     shape = shapes[request["shape"]]
     arguments = tree_map(_copy, list(shape.slots[0].arguments))
@@ -59,7 +62,7 @@ def _train(shape: Shape, arguments: list[Any]) -> str:
 
 
 def _threads(shape: Shape, arguments: list[Any]) -> str:
-    """The inputs of the second thread are the first one's with rows the other way round."""
+    """The second thread's inputs are the first one's with reversed rows."""
     given = [arguments, tree_map(_flipped, arguments)]
     expected = [_call(shape, one) for one in given]
     together, found = threading.Barrier(2), ["", ""]
@@ -90,7 +93,7 @@ _QUESTIONS: dict[str, Callable[[Shape, list[Any]], str]] = {
 
 def _call(shape: Shape, arguments: list[Any]) -> list[torch.Tensor]:
     assert shape.model is not None
-    with torch.no_grad():  # this is a thread's own
+    with torch.no_grad():  # grad mode is per thread
         outputs = [output.clone() for output in flatten(shape.model(*tree_map(_copy, arguments)))]
     if any(output.is_cuda for output in outputs):
         torch.cuda.synchronize()
@@ -98,7 +101,7 @@ def _call(shape: Shape, arguments: list[Any]) -> list[torch.Tensor]:
 
 
 def _copy(value: Any) -> Any:
-    """A copy with the same strides; what is spread over a dimension is taken as it is."""
+    """A copy with the same strides; an expanded tensor is used as it is."""
     if not isinstance(value, torch.Tensor) or 0 in value.stride():
         return value
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
@@ -120,7 +123,7 @@ def _flipped(value: Any) -> Any:
 
 
 def _difference(expected: list[torch.Tensor], got: list[torch.Tensor]) -> str:
-    """In words, empty where results are the same but for rounding."""
+    """In words; empty if results are equal up to rounding."""
     for one, other in zip(expected, got, strict=True):
         if one.shape != other.shape:
             return "other shapes"

@@ -41,7 +41,7 @@ from evaluator.roles.turns import Turns
 from evaluator.roles.values import decode_value, encode_value
 
 _REFERENCE, _CANDIDATE = "Model", "ModelNew"
-#: For telling what calls would take, and how many operations of one are followed.
+#: Limits for estimating the cost of calls: seconds, and how many operations of one call are followed.
 _COST_SECONDS, _MOST_OPERATIONS = 3.0, 1024
 
 
@@ -61,7 +61,7 @@ class ModuleHost(Turns):
         torch.set_grad_enabled(False)
         self._headers: str = settings["headers_path"]
         self.watch: Any = None
-        #: torch's word for what the tier makes of float32 products of matrices on a GPU.
+        #: torch's word for the tier's precision of float32 matrix products on a GPU.
         self._products = "highest"
         self._unpacked: frozenset[str] = frozenset()
         self._delivered = False
@@ -69,10 +69,10 @@ class ModuleHost(Turns):
     # -- loading -----------------------------------------------------------------------------------------------
 
     def load(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Imports the user's file (text in the first descriptor, the reference's in the second for a candidate).
+        """Imports the user's file (source in the first descriptor, for a candidate the reference's in the second).
 
-        A candidate's third descriptor carries the extensions that were built for it, the fourth what the compilers made
-        in an earlier process of it.
+        A candidate's third descriptor carries the extensions that were built for it, the fourth the files that
+        compilers made in an earlier process of it.
         """
         texts = []
         for descriptor in descriptors[:3]:
@@ -84,14 +84,15 @@ class ModuleHost(Turns):
             os.close(descriptor)
         self.cpp.give(texts[2] if len(texts) > 2 else b"")
         if any(b"cpp_extension" in text for text in texts[:2]):
-            # Not for everybody: torch's module takes 0.2 s to import.
+            # Only if needed: torch's module takes 0.2 s to import.
             self.cpp.install()
         if request.get("watch"):
             from evaluator.roles.watch import Watch
 
             self.watch = Watch(self.cpp.folder)
             self.watch.install(texts[0], interpret=self.device.type == "cpu")
-        # On a CPU the compiler is there already, and a module may be compiled by other names (`module.compile()`).
+        # On a CPU the compiler is already imported, and a module may be compiled under other names
+        # (`module.compile()`).
         words = b"compile" if self.device.type == "cpu" else b"torch.compile"
         if self.role != "candidate" or request.get("compiles") or words in texts[0]:
             variants.raise_recompile_limit()
@@ -109,7 +110,7 @@ class ModuleHost(Turns):
         return b""
 
     def variant(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """See `Turns.variant`. The headers may have come since this process was started."""
+        """See `Turns.variant`. The headers may have been built after this process was started."""
         with past_what_is_kept() if request["anew"] else nullcontext():
             if self.device.type == "cpu":
                 shared_headers.use(self._headers)
@@ -120,7 +121,10 @@ class ModuleHost(Turns):
         return self.cpp.asked()
 
     def keep(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Writes what the compilers made here to the descriptor; answers with its size, 0 if nothing of it is new."""
+        """Writes what the compilers made here to the descriptor.
+
+        Answers with its size, 0 if there is nothing new.
+        """
         try:
             work = os.environ["KERNELWRIGHT_WORK"]
             length = compiled_files.pack(work, descriptors[0], request["most_bytes"], self._unpacked)
@@ -194,12 +198,15 @@ class ModuleHost(Turns):
                     inputs = self.module.get_inputs(**{name: dims[name] for name in request["input_dims"]})
                 answers.append(sum(value.nbytes for value in blocks.tensors_in(inputs)))
             except Exception:
-                # User code that numpy or plain Python feeds cannot run on fake tensors; the caller then draws smaller.
+                # User code that uses numpy or plain Python cannot run on fake tensors; the caller then draws
+                # smaller.
                 answers.append(None)
         return json.dumps({"shapes": answers}).encode()
 
     def costs(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """What a call would take at each of some shapes, see :mod:`evaluator.roles.cost`; null where that is unknown."""
+        """What a call would take at each of some shapes, see :mod:`evaluator.roles.cost`; null where that is
+        unknown.
+        """
         until = time.monotonic() + _COST_SECONDS
         answers = [
             self._cost(
@@ -234,13 +241,13 @@ class ModuleHost(Turns):
     def build(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Opens a shape. The reference draws its inputs and answers with descriptions; a candidate only builds.
 
-        On a GPU the reference draws and builds there: what weighs gigabytes takes seconds on the host.
+        On a GPU the reference draws and builds there: tensors of gigabytes take seconds on the host.
         """
         shape = Shape()
         self.shapes[request["shape"]] = shape
         assert self.module is not None
         if self.device.type == "cuda":
-            # Whatever the file has set at its import; what it sets later shows as an error.
+            # Restore what the file set at import. What it sets later shows as an error.
             variants.use_tier(request["precision"])
             self._products = torch.get_float32_matmul_precision()
         if self.role == "candidate":
@@ -300,7 +307,10 @@ class ModuleHost(Turns):
         return json.dumps(answer).encode()
 
     def _new_reference(self, init: list[Any], redraw: Any) -> nn.Module:
-        """The reference's module, constructed where it will run if it can be; a task's own ``redraw`` draws on the host."""
+        """The reference's module, constructed where it will run if possible.
+
+        A task's own ``redraw`` draws on the host.
+        """
         assert self.module is not None
         new_class = self._class_of(self.module, _REFERENCE)
         with torch.enable_grad():
@@ -311,7 +321,7 @@ class ModuleHost(Turns):
             return on_device(self.device, lambda: new_class(*init))
 
     def _call_once(self, model: nn.Module, inputs: list[Any], training: bool) -> int:
-        """GPU only: one call, whose peak of memory is read; returns bytes of its outputs. Buffers are put back as they were."""
+        """GPU only: one call, to measure the memory peak. Returns bytes of its outputs and restores buffers."""
         kept = {name: buffer.clone() for name, buffer in model.named_buffers()} if training else {}
         model.train(training).to(self.device)
         with torch.no_grad():
@@ -322,7 +332,9 @@ class ModuleHost(Turns):
         return sum(span_elements(tensor) * tensor.element_size() for tensor in outputs)
 
     def hand_over(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """GPU only: copies what was drawn, then the state, to memory that the referee keeps (two descriptors); forgets both."""
+        """GPU only: copies what was drawn, then the state, to the referee's memory (two descriptors), and releases
+        both.
+        """
         torch.cuda.current_stream().synchronize()
         assert self._drawn is not None
         state = [(t, span_elements(t) * t.element_size()) for t in self._state.values()]
@@ -347,7 +359,9 @@ class ModuleHost(Turns):
         return b""
 
     def _upstream(self, model: nn.Module, inputs: list[Any], training: bool) -> list[dict[str, Any]]:
-        """Which outputs carry a gradient, found by one forward of a copy, and what their upstream gradients look like."""
+        """Which outputs carry a gradient, found by one forward of a copy, and the form of their upstream
+        gradients.
+        """
         model = copy.deepcopy(model).train(training).to(self.device)
         given = tree_map(
             lambda value: leaf(value.detach().to(self.device)) if isinstance(value, torch.Tensor) else value,
@@ -367,7 +381,10 @@ class ModuleHost(Turns):
         return upstream
 
     def import_state(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Maps the shape's arena and loads the re-drawn weights from it; the candidate's class is constructed here."""
+        """Maps the shape's arena and loads the redrawn weights from it.
+
+        The candidate's class is constructed here.
+        """
         shape = self.shapes[request["shape"]]
         if self.device.type == "cuda":
             # The driver's own functions need a context.
@@ -405,7 +422,9 @@ class ModuleHost(Turns):
     def _state_from(
         shape: Shape, entries: list[dict[str, Any]], descriptors: list[int], length_bytes: int
     ) -> dict[str, torch.Tensor]:
-        """Copies of the weights: from the shape's arena, or from device memory of their own, which is given back."""
+        """Copies of the weights: from the shape's arena, or from device memory of their own, which is then
+        released.
+        """
         if not length_bytes:
             return {
                 entry["name"]: shape.view(entry["offset"], read_meta(entry["meta"])).clone()
@@ -442,16 +461,16 @@ class ModuleHost(Turns):
         try:
             model.load_state_dict(state, strict=True)
         except RuntimeError as error:
-            if "CUDA error" in str(error):  # left behind by the constructor; the weights are not to blame
+            if "CUDA error" in str(error):  # left behind by the constructor; the weights are not the cause
                 raise
             raise ContractError(
-                "the reference's state_dict does not load strictly into ModelNew and it offers no "
-                f"from_reference(cls, reference); keep the reference's names and shapes of weights, or offer it: {error}"
+                "the reference's state_dict does not load strictly into ModelNew and it has no "
+                f"from_reference(cls, reference); keep the reference's names and shapes of weights, or define it: {error}"
             ) from None
         return model
 
     def renew(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Changes weights in place, or puts them back; empty where the module was made from the reference's."""
+        """Changes weights in place, or restores them; empty if the module was made from the reference's."""
         if self.role == "candidate":
             assert self.module is not None
             if getattr(self._class_of(self.module, _CANDIDATE), "from_reference", None) is not None:
@@ -469,11 +488,14 @@ class ModuleHost(Turns):
         return json.dumps(seen).encode()
 
     def mute(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Watched processes only: puts nothing in the place of own kernels, or them back; answers with their calls."""
+        """Watched processes only: replaces own kernels by nothing, or restores them.
+
+        Answers with their call counts.
+        """
         return json.dumps({"calls": self.watch.mute(bool(request["muted"]))}).encode()
 
     def inspect(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Reference only: what of its operations and weights matters on slot 0, as JSON that describes."""
+        """Reference only: which of its operations and weights matter on slot 0, as JSON that describes."""
         from evaluator.roles import inspection
 
         shape = self.shapes[request["shape"]]
@@ -481,7 +503,7 @@ class ModuleHost(Turns):
         return json.dumps(seen).encode()
 
     def close(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Forgets a shape and gives its memory back."""
+        """Closes a shape and releases its memory."""
         self.shapes.pop(request["shape"], None)
         self._drawn, self._state, self._exact_outputs = None, {}, []
         if request["collect"]:
@@ -490,7 +512,7 @@ class ModuleHost(Turns):
 
 
 def _fields_of(name: str, dim: Any, *, gpu: bool) -> dict[str, Any]:
-    """What a dimension of DIMS says of itself, with its own size on this kind of device as the default."""
+    """A dimension of DIMS as declared, with its own size on this kind of device as the default."""
     try:
         if isinstance(getattr(dim, "values", None), tuple):
             return {"choices": list(dim.values), "default": dim.default}

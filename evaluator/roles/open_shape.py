@@ -13,7 +13,7 @@ from evaluator.roles.protocol import ContractError
 
 
 def meta_of(tensor: torch.Tensor) -> frames.TensorMeta:
-    """Description of a strided tensor; raises ContractError for anything that has no plain memory."""
+    """Description of a strided tensor. Raises ContractError for anything that has no plain memory."""
     if tensor.layout is not torch.strided:
         raise ContractError(f"a tensor with layout {tensor.layout} is not supported")
     name = str(tensor.dtype).removeprefix("torch.")
@@ -32,16 +32,19 @@ def meta_json(meta: frames.TensorMeta) -> dict[str, Any]:
 
 
 def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What must be the same at every call of a block; quicker than a whole description, since the clock runs."""
+    """What must be the same at every call of a block.
+
+    Faster than a whole description, because the clock is running.
+    """
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.layout
 
 
-#: Weights of so many bytes are not there once more for each shape.
+#: Weights with more bytes are not duplicated for each shape.
 _HEAVY_BYTES = 64 << 20
 
 
 class Exact:
-    """The float64 twin of a module, made when it is first asked for."""
+    """The float64 twin of a module, made on first use."""
 
     def __init__(self) -> None:
         self.model: nn.Module | None = None
@@ -51,8 +54,8 @@ class Exact:
 class Shape:
     """One open shape: a module, its arena and the arguments bound to each slot.
 
-    Shapes of one configuration share a module whose weights are many, so that these are there once. Others have a module each: what a
-    candidate keeps for one module and uses for another shows.
+    Shapes of one configuration share a module if its weights are large, so that they exist once. Otherwise each
+    shape has its own module: a candidate that keeps state for one module and uses it for another is then noticed.
     """
 
     def __init__(self) -> None:
@@ -61,31 +64,31 @@ class Shape:
         self.model: nn.Module | None = None
         self.inputs: list[Any] = []
         self.forwards: dict[str, Any] = {}
-        #: Those that were needed so far, and what the referee said of all of them.
+        #: The slots that were needed so far, and the referee's description of all of them.
         self.slots: list[blocks.Slot] = []
         self.binding: dict[str, Any] = {}
         self.outputs: list[list[torch.Tensor]] = []
-        #: Outputs of earlier timed calls that live on, by the referee's numbers.
+        #: Outputs of earlier timed calls that are kept alive, by the referee's numbers.
         self.held: dict[int, list[torch.Tensor]] = {}
         self.captured: dict[str, blocks.Captured] = {}
         self.spec = calls.CallSpec()
         self.initial: list[torch.Tensor] = []
         self.exact = Exact()
-        #: What weights were that have been changed for a while, see :mod:`evaluator.roles.renewal`.
+        #: Original weights that are temporarily changed, see :mod:`evaluator.roles.renewal`.
         self.weights_before: dict[str, torch.Tensor] = {}
         #: Reference only: the encoded arguments of the constructor.
         self.configuration = ""
 
     @property
     def is_heavy(self) -> bool:
-        """Whether its module, which is ready to be called, has so many weights that other shapes use it, too."""
+        """Whether its module, which is ready to be called, has so many weights that other shapes use it too."""
         if self.model is None or not self.forwards:
             return False
         weights_bytes: int = sum(tensor.nbytes for tensor in self.model.state_dict().values())
         return weights_bytes > _HEAVY_BYTES
 
     def share(self, other: Shape) -> None:
-        """Calls the module of another shape from now on."""
+        """Uses the module of another shape from now on."""
         self.model, self.exact = other.model, other.exact
         self.spec, self.initial = other.spec, other.initial
         self.forwards = {"eager": other.forwards["eager"]}
@@ -116,5 +119,5 @@ def read_meta(fields: dict[str, Any]) -> frames.TensorMeta:
 
 
 def leaf(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with its gradient wanted, where its dtype can have one."""
+    """The tensor with ``requires_grad``, if its dtype allows that."""
     return tensor.requires_grad_(tensor.is_floating_point() or tensor.is_complex())

@@ -1,4 +1,4 @@
-"""Whether memory of another process is its own or shared, as the kernel says."""
+"""Whether memory of another process is private or shared, according to the kernel."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 #: Bits of an entry (Documentation/admin-guide/mm/pagemap.rst of Linux).
 _PRESENT, _OF_FILE = np.uint64(1 << 63), np.uint64(1 << 61)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-#: A larger range is not looked at, since its entries take 8 bytes a page.
+#: Larger ranges are not inspected, since their entries take 8 bytes a page.
 _MOST_BYTES = 8 << 30
 
 
 def may_be_shared(pid: int, address: int, length_bytes: int) -> bool:
-    """Whether any part of a range may be shared with other processes; False only if all of it is surely private.
+    """Whether any part of a range may be shared with other processes. False only if all of it is surely private.
 
-    The kernel says of every page whether it belongs to a file, as shared memory does. To read the list of all mappings
-    takes 1 ms, since torch has a thousand of them, and this takes 11 us (44 us for 16 MiB).
+    The kernel reports for every page whether it belongs to a file, as shared memory does. Reading the list of all
+    mappings takes 1 ms, since torch has a thousand of them; this takes 11 us (44 us for 16 MiB).
 
     Args:
         pid: of a process whose memory the caller may read.
@@ -38,12 +38,12 @@ def may_be_shared(pid: int, address: int, length_bytes: int) -> bool:
         return True
     if len(found) != (last - first + 1) * 8:
         return True
-    # Of a page that was never touched, or was written to disk, nothing is known.
+    # Nothing is known of a page that was never touched or was written to disk.
     return bool((np.frombuffer(found, dtype=np.uint64) & (_PRESENT | _OF_FILE) != _PRESENT).any())
 
 
 def inside(pid: int, ranges: Sequence[tuple[int, int]], name: str) -> frozenset[int]:
-    """Which of some ranges (address and bytes) lie, at least in part, in an anonymous file of that name."""
+    """Which ranges (address and bytes) are, at least in part, in an anonymous file of that name."""
     if not any(may_be_shared(pid, address, length_bytes) for address, length_bytes in ranges):
         return frozenset()
     label = f"memfd:{name}".encode()

@@ -1,4 +1,6 @@
-"""The referee's end of one untrusted process: requests with deadlines, freezing, reading its memory, killing its tree."""
+"""The referee's end of one untrusted process: requests with deadlines, freezing, reading its memory, killing its
+tree.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,14 @@ _LOWEST_PRIORITY = 19
 
 
 class RoleProcess:
-    """One confined child of a fork server.
+    """One sandboxed child of a fork server.
 
     Args:
         name: role name for messages: ``reference``, ``candidate``, ``compile`` or ``tool``.
         channel: requests and frames.
         control: line to PID 1 of its namespace (or a closed peer in the landlock tier).
         output: read end of the pipe that is its standard output and error.
-        namespaced: whether a PID 1 of ours stands beside it.
+        namespaced: whether the sandbox's own PID 1 runs beside it.
         watched_folder: a host folder the process may fill; above ``max_folder_bytes`` it is killed.
     """
 
@@ -69,22 +71,26 @@ class RoleProcess:
         self._init_pid = 0
         self.frozen = False
         self.dead = False
-        #: CPU time, in ns, that the process has used while it was stopped: somebody other than we let it go on.
+        #: CPU time, in ns, that the process used while it was stopped: something other than the referee resumed
+        #: it.
         self.ran_while_stopped_ns = 0
         #: How often it has been stopped.
         self.stops = 0
-        #: What must not change in it, see :class:`evaluator.referee.session.landmarks.Landmarks`; None where nobody looks.
+        #: What must not change in it, see :class:`evaluator.referee.session.landmarks.Landmarks`; None if not
+        #: checked.
         self.landmarks: Any = None
-        #: Monotonic time after which no answer is waited for: the end of the evaluation that this process serves.
+        #: Monotonic time after which answers are not awaited: the end of the evaluation that this process serves.
         self.expires_at = math.inf
         #: On a GPU: what it shares with the referee, an :class:`evaluator.referee.memory.lending.ProcessMemory`.
         self.memory: Any = None
-        #: Called now and then while an answer is waited for; returns for how many seconds it stopped the process. And their sum.
+        #: Called repeatedly while an answer is awaited; returns for how many seconds it stopped the process. And
+        #: their sum.
         self.meanwhile: Callable[[RoleProcess], float] | None = None
         self.paused_s = 0.0
         #: Whether its threads share one core with the referee, see :mod:`evaluator.timing.cores`.
         self.pinned = False
-        #: By number of the shapes that are open in it: their :class:`evaluator.referee.sides.shape_inputs.ShapeInputs`.
+        #: By number of the shapes that are open in it: their
+        #: :class:`evaluator.referee.sides.shape_inputs.ShapeInputs`.
         self.modules: dict[int, Any] = {}
         self._threads = Threads(0)
         self.drain = OutputDrain(output, self.kill)
@@ -92,7 +98,7 @@ class RoleProcess:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
     def greet(self, deadline_s: float) -> None:
-        """Waits for the process to be confined; the kernel tells us its process ids as we see them."""
+        """Waits until the process is sandboxed. The kernel reports its process ids as seen by the referee."""
         self._init_pid = self._receive_credentials(self._control, 5, deadline_s)[0]
         self.pid = self._receive_credentials(self._channel, 1, deadline_s)[0]
         self._threads = Threads(self.pid)
@@ -105,7 +111,7 @@ class RoleProcess:
             self.kill()
             raise RoleTimeout(
                 "not_judged",
-                f"the {self.name} process did not start in {deadline_s:.0f} s; try again, or with fewer side by side",
+                f"the {self.name} process did not start in {deadline_s:.0f} s; try again, or run fewer side by side",
                 role=self.name,
             ) from None
         finally:
@@ -116,7 +122,7 @@ class RoleProcess:
         self.kill()
         raise RoleExited(
             "not_judged",
-            f"the {self.name} process ended while it was set up; try again, or see `kernelwright doctor`",
+            f"the {self.name} process ended during its setup; try again, or see `kernelwright doctor`",
             self.drain.text(),
             role=self.name,
         )
@@ -149,7 +155,7 @@ class RoleProcess:
             self.kill()
             raise ProtocolViolation(
                 "contract_violation",
-                f"the {self.name} process answered with an invalid frame ({error}): leave open files alone that the module did not open",
+                f"the {self.name} process answered with an invalid frame ({error}): the module must not use files that it did not open",
                 role=self.name,
             ) from None
         if status == frames.STATUS_ERROR:
@@ -157,7 +163,7 @@ class RoleProcess:
         return payload
 
     def answers_within(self, seconds: float) -> bool:
-        """Whether an answer, or the end of the process, can be read by then; it is not read."""
+        """Whether an answer, or the end of the process, can be read by then. Does not read it."""
         return bool(select.select([self._channel], [], [], seconds)[0])
 
     def request(
@@ -246,7 +252,7 @@ class RoleProcess:
         raise RoleReported(word, first[:600], detail, role=self.name)
 
     def _ended(self) -> RoleFailure:
-        """Why a process is gone, as well as it can be known."""
+        """Why a process has ended, as far as it can be determined."""
         flooded = self.drain.flooded
         self.kill()
         printed = self.drain.text()
@@ -274,10 +280,11 @@ class RoleProcess:
     # -- freezing and reading ----------------------------------------------------------------------------------
 
     def freeze(self) -> int:
-        """Stops every thread of the process, waits until the kernel says so, and returns when that was.
+        """Stops every thread of the process, waits for the kernel's confirmation, and returns when that was.
 
-        The signal stops all threads at once, within microseconds; to ask after each of them takes the referee longer the
-        more there are, and that is not the process's time. So the answer is the moment before the look that found all stopped.
+        The signal stops all threads at once, within microseconds. Polling each of them takes the referee longer
+        the more there are, and that is not the process's time. So the answer is the moment before the poll that
+        found all stopped.
 
         Returns:
             ``time.perf_counter_ns()`` of that moment.
@@ -292,10 +299,11 @@ class RoleProcess:
             stopped_ns = time.perf_counter_ns()
             if self._all_stopped():
                 break
-            # Stopping takes microseconds on an idle machine; on a busy one, let the process be scheduled to stop.
+            # Stopping takes microseconds on an idle machine. On a busy one, let the process be scheduled so that
+            # it can stop.
             tries += 1
             if self.pinned:
-                os.sched_yield()  # they stop on the core that we are on
+                os.sched_yield()  # they stop on the core of this process
             elif tries > 20:
                 time.sleep(50e-6)
             if time.monotonic() > limit:
@@ -307,15 +315,15 @@ class RoleProcess:
         return stopped_ns
 
     def thaw(self) -> None:
-        """Lets the process go on."""
+        """Resumes the process."""
         self.check_rest()
         self.frozen = False
         self._signal(signal.SIGCONT)
 
     def check_rest(self) -> int:
-        """The ns for which the stopped process has run all the same, over all its stops so far.
+        """The ns that the stopped process has run nevertheless, over all its stops so far.
 
-        A signal to continue may come from others than the referee: from a timer of the kernel's, for one.
+        A continue signal may come from elsewhere than the referee: from a kernel timer, for example.
         """
         if self.frozen and not self.dead:
             self.ran_while_stopped_ns += self._threads.ran_ns()
@@ -340,11 +348,14 @@ class RoleProcess:
         return self._ask_init(b"?") and self._ask_init(b"S")
 
     def take_lowest_priority(self) -> None:
-        """Lets everything else on the machine compute first. To be called before the first request: what it starts inherits this."""
+        """Lets everything else on the machine compute first.
+
+        Call it before the first request: child processes inherit it.
+        """
         os.setpriority(os.PRIO_PROCESS, self.pid, _LOWEST_PRIORITY)
 
     def continue_others(self) -> None:
-        """Lets those go on that :meth:`stop_others` has stopped."""
+        """Resumes the processes that :meth:`stop_others` stopped."""
         _ = self._ask_init(b"C") if self._namespaced else self._signal_others(signal.SIGCONT)
 
     def _signal_others(self, number: int) -> int:
@@ -384,16 +395,17 @@ class RoleProcess:
         return target
 
     def watch_end(self) -> int:
-        """A descriptor that can be read once the process and all its descendants are gone; -1 where nobody can tell.
+        """A descriptor that becomes readable once the process and all its descendants have ended; -1 if that is
+        unknown.
 
-        The PID 1 of a namespace is the last to go, and only after everybody in it.
+        The PID 1 of a namespace ends last, after every process in it.
         """
         if not self._namespaced or self._init_pid <= 1:
             return -1
         try:
             return os.pidfd_open(self._init_pid)
         except ProcessLookupError:
-            # It ended by itself before anybody asked; the next request will say so.
+            # It has already ended; the next request will say so.
             return -1
 
     def kill(self) -> None:

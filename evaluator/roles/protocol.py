@@ -1,4 +1,4 @@
-"""What the referee and the processes of user code say to each other: numbers of operations, names of variants, kinds of errors."""
+"""The protocol between the referee and user processes: operation numbers, variant names, kinds of errors."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ from __future__ import annotations
     LIMITS,
 ) = range(1, 28)
 
-#: Variant that returns an output made before: a block of it takes what the harness itself takes.
+#: Variant that returns an output made before: a block of it measures the harness alone.
 NULL = "null"
-#: Variant that does the least that any module does: it is called, makes a new tensor and returns it.
+#: Variant that does the minimum of any module: it is called, makes a new tensor and returns it.
 LEAST = "least"
 
-#: In the message of an error of a compiled baseline that would be eager under another name.
+#: In the error message of a compiled baseline that would be eager under another name.
 NOTHING_COMPILED = "torch.compile compiled nothing of it"
 
-#: Answer to a change of weights by a module that shows it; one that `from_reference` made need not.
+#: A module's answer to changed weights if it uses them; a module that `from_reference` made need not.
 RENEWED = b"renewed"
 
-#: In place of a precision tier: the module's own result.
+#: Used in place of a precision tier: the module's own result.
 OWN_RESULT = "own"
 #: The same in its tier instead of full precision, widened.
 OWN_IN_TIER = "own in tier"
 
-#: In the message of an error that more shared memory would mend.
+#: In the message of an error that more shared memory would fix.
 TOO_SMALL = "the memory shared with the referee is too small"
 
-#: Before the name of a kernel of the candidate's own in a profile of its process.
+#: Prefix of the candidate's own kernels in a profile of its process.
 OWN = "kernelwright_own::"
 
-#: First byte of an error payload; the words they stand for are in :mod:`evaluator.roles.process`.
+#: First byte of an error payload. :mod:`evaluator.roles.process` has the verdict words.
 RUNTIME, MEMORY, CONTRACT, COMPILE = range(4)
 
 
 class ContractError(Exception):
-    """User code does not keep the contract of its file format; the message is for the user."""
+    """User code breaks the contract of its file format. The message is for the user."""
 
 
 class BuildError(Exception):
-    """A compiler refused the user's source; the message carries its output."""
+    """A compiler refused the user's source. The message has its output."""

@@ -1,8 +1,8 @@
-"""A candidate's Triton kernels compiled where there is no device: its module runs on the host, and a launch does nothing.
+"""Compiles a candidate's Triton kernels without a device: its module runs on the host, and a launch does nothing.
 
-What Triton compiles depends on dtypes, on which sizes and addresses are multiples of 16 and on constants; all of these are the
-same on the host. So a process without a GPU can fill the cache of the one that will be judged while others time. The driver
-played here answers for a GPU of the same architecture. What a module asks of a GPU otherwise fails, and its kernels are
+What Triton compiles depends on dtypes, on which sizes and addresses are multiples of 16, and on constants. All of
+these are the same on the host. So a process without a GPU can fill the cache of the judged process while others
+time. The driver here answers for a GPU of the same architecture. Other uses of a GPU fail, and those kernels are
 compiled later, as without a rehearsal.
 """
 
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 _WARP = 32
-#: More than any kernel asks for. What the device cannot hold is refused when it is launched there.
+#: More than any kernel asks for. The real device refuses a launch that exceeds its limit.
 _SHARED_BYTES, _REGISTERS, _THREADS, _MULTIPROCESSORS = 227 << 10, 1 << 16, 1024, 132
 
 
 def prepare(architecture: str) -> None:
-    """Gives this process's triton a driver of a GPU that is not there.
+    """Gives this process's triton a driver of a GPU that does not exist.
 
-    Called in the process of a candidate, before its file is imported. Without triton it does nothing.
+    Called in the process of a candidate, before its file is imported. Does nothing without triton.
 
     Args:
         architecture: such as ``9.0``.
@@ -29,20 +29,20 @@ def prepare(architecture: str) -> None:
         from triton.runtime.driver import driver
     except ModuleNotFoundError:
         return
-    # Which configuration is the fastest is found out on the device alone, and not read from a file of ours.
+    # Only the device can tell which configuration is the fastest, so results must not come from a file.
     Autotuner.check_disk_cache = _forgotten
     major, minor = (int(part) for part in architecture.split("."))
     driver.set_active(_Driver(major, minor))
 
 
 def _forgotten(tuner: Any, tuning_key: Any, configurations: Any, benchmark: Callable[[], None]) -> bool:
-    """In place of the autotuner's own file of results."""
+    """Replaces the autotuner's own file of results."""
     benchmark()
     return False
 
 
 class _Utilities:
-    """What triton asks of a device about a compiled kernel."""
+    """What triton asks a device about a compiled kernel."""
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {
@@ -63,7 +63,10 @@ class _Utilities:
 
 
 class _Launcher:
-    """Launches nothing. Triton's own one compiles a C file for each signature, which the real process will look for, too."""
+    """Launches nothing.
+
+    Triton's own launcher compiles a C file for each signature, which the real process will need too.
+    """
 
     def __init__(self, source: Any, metadata: Any) -> None:
         try:
@@ -79,7 +82,7 @@ class _Launcher:
 
 
 class _Driver:
-    """As much of a triton driver as compiling and launching ask for."""
+    """The part of a triton driver that compiling and launching use."""
 
     launcher_cls = _Launcher
 
@@ -111,7 +114,7 @@ class _Driver:
         return torch.device("cpu")
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        """An autotuner's stopwatch: every configuration is compiled, and none is faster than another."""
+        """An autotuner's timer: every configuration is compiled, and none is faster than another."""
 
         def once(kernel_call: Callable[[], Any], quantiles: Any = None, **_: Any) -> list[float]:
             kernel_call()

@@ -1,4 +1,4 @@
-"""Weights that change in place between calls, as a training step or a loaded checkpoint changes them."""
+"""Changes weights in place between calls, as a training step or a loaded checkpoint does."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import torch
 
 
 def renew(shape: Any, names: list[str], seed: int | None, *, quietly: bool, one_row: bool = False) -> None:
-    """Multiplies weights by factors of 0.5 to 1.5, one for each first index, or puts them back as they were.
+    """Multiplies weights by factors of 0.5 to 1.5, one for each first index, or restores them.
 
     Args:
-        shape: open in this process; what its weights were is kept with it meanwhile.
+        shape: open in this process; its original weights are kept with it meanwhile.
         names: of the weights, in the state dict.
-        seed: of the factors, the same in every process; None puts the weights back.
-        quietly: writes below autograd's version counters, as optimizers of their own and some loaders do.
-        one_row: all but one of the first indices keep their values, so that these tell nothing of it.
+        seed: of the factors, the same in every process; None restores the weights.
+        quietly: writes below autograd's version counters, as custom optimizers and some loaders do.
+        one_row: all but one of the first indices keep their values, so that these do not reveal the change.
     """
     # Buffers that every call begins with are copied into the module from here.
     state = {
         **shape.model.state_dict(keep_vars=True),
         **dict(zip(shape.spec.buffers, shape.initial, strict=True)),
     }
-    shape.exact.model = None  # the float64 twin is made anew
+    shape.exact.model = None  # the float64 twin is rebuilt
     if seed is None:
-        # Version counters tell of it: what was derived from the changed weights must go.
+        # Version counters report it: what was derived from the changed weights must be rebuilt.
         with torch.no_grad():
             for name, values in shape.weights_before.items():
                 state[name].copy_(values)
@@ -49,9 +49,9 @@ def renew(shape: Any, names: list[str], seed: int | None, *, quietly: bool, one_
             with torch.no_grad():
                 weight.mul_(wide)
         if name in shape.spec.buffers:
-            weight.add_(0.1 * (wide - 0.5))  # they often begin as zeros; variances stay positive
+            weight.add_(0.1 * (wide - 0.5))  # weights often begin as zeros; variances stay positive
 
 
 def _real(weight: torch.Tensor) -> torch.dtype:
-    """What a weight can be multiplied with and keep its dtype."""
+    """What a weight can be multiplied by without changing its dtype."""
     return weight.real.dtype if weight.is_complex() else weight.dtype

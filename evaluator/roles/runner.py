@@ -1,4 +1,4 @@
-"""Main loop of a confined child: takes requests, runs user code, answers in frames.
+"""Main loop of a sandboxed child: takes requests, runs user code, answers in frames.
 
 Everything in this file runs in a process that the user's code shares and may have subverted. Nothing here is a
 defense; the referee believes only what it measures, reads and recomputes itself.
@@ -17,7 +17,7 @@ from evaluator.roles import frames, protocol, wire
 from evaluator.roles.protocol import BuildError, ContractError
 
 _MAX_TEXT_BYTES = 6000
-#: By the names of their classes, of which none need be there.
+#: By class name, because these classes need not be importable.
 _COMPILERS = {"BuildError", "CompilationError", "PTXASError", "BackendCompilerFailed", "CppCompileError"}
 _BEGINNING, _MOST_CAUSES = 80, 16
 
@@ -25,7 +25,8 @@ _BEGINNING, _MOST_CAUSES = 80, 16
 def serve(channel: socket.socket, settings: dict[str, Any]) -> None:
     """Answers requests until the referee closes the channel."""
     operations = _operations(settings)
-    # The first bytes carry our credentials, from which the kernel tells the referee our process id outside.
+    # The first bytes carry this process's credentials, from which the kernel gives the referee its process id
+    # outside.
     channel.sendall(b"H")
     while True:
         message = wire.receive_request(channel)
@@ -119,7 +120,7 @@ def _is_of_a_compiler(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """What a compiler's error was raised from, outermost first: Triton names the wrong line of a helper only there."""
+    """The causes of a compiler's error, outermost first: for a helper, only a cause names the right line."""
     causes: list[BaseException] = []
     while (cause := error.__cause__) is not None and len(causes) < _MOST_CAUSES:
         error = cause

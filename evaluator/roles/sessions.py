@@ -1,4 +1,4 @@
-"""Who belongs to a session of processes: where there is no namespace, all that a role has started."""
+"""The members of a process session: without a namespace, everything that a role has started."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 
 
 def members_of(session: int) -> list[int]:
-    """Process ids of a session; none of one that is not known yet."""
+    """Process ids of a session; none if it is not known yet."""
     members: list[int] = []
     if session <= 1:
-        # Session 0 belongs to the kernel and to whoever started this machine: never match it.
+        # Session 0 belongs to the kernel and the init process: never match it.
         return members
     for name in os.listdir("/proc"):
         if not name.isdigit():

@@ -1,7 +1,7 @@
-"""What Inductor's C++ compiler needs on this machine and no task changes: made once, used by every process that compiles.
+"""Prepares what Inductor's C++ compiler needs on this machine, once for every compiling process.
 
-Without it each process, with its private /tmp, precompiles a header (5 s on one core), and each new compile cache tries six sets
-of the processor's instructions (7 s), before the first kernel is compiled.
+Without it each process, with its private /tmp, precompiles a header (5 s on one core), and each new compile cache
+tests six CPU instruction sets (7 s), before the first kernel is compiled.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import shutil
 
 import torch
 
-#: The folder in the shared one that holds Inductor's own trials of instruction sets, as it looks for them in its cache.
+#: The subfolder with Inductor's own instruction-set tests, in the form that it expects in its cache.
 _TRIALS = "isa"
 
 
 def use(folder: str) -> None:
-    """Points Inductor at what `build` left in ``folder``, if it is complete; may be called again until it is.
+    """Points Inductor at what `build` left in ``folder``, if it is complete. May be called again until it is.
 
-    Each process gets a private folder of links, so that a header that is missing (another instruction set, an interrupted
-    build) is made anew instead of ending the evaluation.
+    Each process gets a private folder of links, so that a missing header (another instruction set, an interrupted
+    build) is rebuilt instead of ending the evaluation.
     """
     private = os.path.join(os.environ["TMPDIR"], "headers")
     if not _place(private, private) or not os.path.exists(os.path.join(folder, "complete")):
@@ -37,12 +37,13 @@ def use(folder: str) -> None:
 
 
 def build(folder: str, *, trusting: bool) -> None:
-    """Precompiles the headers into ``folder``, tries the processor's sets of instructions there, and runs one kernel.
+    """Precompiles the headers into ``folder``, tests the CPU's instruction sets there, and runs one kernel.
 
     Args:
         folder: the shared one.
-        trusting: leave out the trials of whole sets: that the kernel, which is compiled for the best of them, runs says as much.
-            Inductor's trials of what it uses beside a set are made. Otherwise all are left to each process that compiles.
+        trusting: skip the tests of whole sets: the kernel is compiled for the best set, and running it proves as
+            much. Inductor's tests of additional features are made. Otherwise all are left to each compiling
+            process.
 
     Raises:
         Exception: whatever the compiler raises.
@@ -64,7 +65,7 @@ def build(folder: str, *, trusting: bool) -> None:
 
 
 def _place(headers: str, private: str) -> bool:
-    """Where Inductor reads and writes headers, and its locks; False where this torch keeps no headers."""
+    """Where Inductor reads and writes headers, and its locks. False if this torch keeps no headers."""
     import torch._inductor.codecache as codecache
 
     if not hasattr(codecache, "_HEADER_DIR"):
@@ -76,7 +77,7 @@ def _place(headers: str, private: str) -> bool:
 
 
 def _copy_trials(trials: str, cache: str) -> None:
-    """Each library appears at once and whole: half of one, found by a process beside this one, would count as a failed trial."""
+    """Each library appears atomically: a process that found half of one would count it as a failed test."""
     for place, _, names in os.walk(trials):
         into = os.path.join(cache, os.path.relpath(place, trials))
         for name in names:

@@ -1,4 +1,4 @@
-"""Starts fork servers and asks them for confined children."""
+"""Starts fork servers and asks them for sandboxed children."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _BOOTSTRAP = (
 
 
 class ForkServer:
-    """A warm, confined process that has imported torch and forks children on request.
+    """A warm, sandboxed process that has imported torch and forks children on request.
 
     Args:
         name: the role: ``reference``, ``candidate``, ``compile``.
-        store: host folder with one sub-folder per task or candidate; children see at most one of them.
+        store: host folder with one subfolder per task or candidate; children see at most one of them.
         tier: ``namespaces`` or ``landlock``.
         gpu: whether children may open the GPU's device nodes.
         threads: threads for torch in children.
@@ -111,15 +111,15 @@ class ForkServer:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(settings).encode())
         self._process.stdin.close()
-        # So that nobody tries to flush it again.
+        # So that it is not flushed again.
         self._process.stdin = None
         self._ready = False
 
     def wait_ready(self) -> None:
-        """Waits until the server is confined and has imported torch.
+        """Waits until the server is sandboxed and has imported torch.
 
         Raises:
-            SandboxUnavailable: it could not be confined or did not start.
+            SandboxUnavailable: it could not be sandboxed or did not start.
         """
         if self._ready:
             return
@@ -155,15 +155,15 @@ class ForkServer:
         builds_headers: bool = False,
         environment: dict[str, str] | None = None,
     ) -> RoleProcess:
-        """A new confined child.
+        """A new sandboxed child.
 
         Args:
             role: what it will serve as; the server's own name by default.
-            folder: sub-folder of the store that becomes its work folder.
-            folder_mode: ``share`` (what it writes stays) or ``copy`` (private).
+            folder: subfolder of the store that becomes its work folder.
+            folder_mode: ``share`` (its files stay) or ``copy`` (private).
             limits: resource limits.
-            may_compile: whether a candidate's calls of `load_inline` are noted, to be built.
-            builds_headers: it runs our own code only and may fill the shared folder of precompiled headers.
+            may_compile: whether a candidate's calls of `load_inline` are recorded, to be built.
+            builds_headers: it runs only trusted code and may fill the shared folder of precompiled headers.
             environment: more environment variables.
         """
         self.wait_ready()

@@ -1,4 +1,7 @@
-"""Finds structure that all draws of an input share, see :mod:`evaluator.input_structure`. Runs in the reference's process."""
+"""Finds structure that all draws of an input share, see :mod:`evaluator.input_structure`.
+
+Runs in the reference's process.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,24 @@ from collections.abc import Iterator
 
 import torch
 
-#: A value may be one of so many, in so many elements that are looked at.
+#: At most this many different values, among this many inspected elements.
 _FEW, _LOOKED_AT = 8, 1 << 16
-#: Zeros are at the same places if hardly any are elsewhere in another draw.
+#: Zeros count as fixed if hardly any element that is zero in one draw is nonzero in another.
 _SAME_PLACES = 0.98
-#: Lines along a dimension are looked at whole only where so many of each other dimension agree.
+#: Lines along a dimension are inspected fully only if this many of each other dimension agree.
 _FIRST_LINES = 8
 _LEAST_SORTED = 16
-#: Larger matrices are called symmetric alone.
+#: Larger matrices are only tested for symmetry.
 _MOST_FACTORED = 2048
 
 
 def find(draws: list[torch.Tensor], *, seeded: bool) -> list[str]:
-    """Words for what draws of one floating tensor share; none where there is no structure or values are not finite.
+    """Names of the structures shared by all draws of one floating tensor; none if there is no structure or values
+    are not finite.
 
     Args:
         draws: two or more, of one shape and dtype.
-        seeded: every input is the same in every draw, so that nothing can be told from that.
+        seeded: every input is the same in every draw, so equal draws prove nothing.
     """
     first = draws[0]
     if len(draws) < 2 or not first.is_floating_point() or first.numel() < 2:
@@ -30,7 +34,7 @@ def find(draws: list[torch.Tensor], *, seeded: bool) -> list[str]:
     if all(torch.equal(draw, first) for draw in draws[1:]):
         return [] if seeded else ["constant"]
     draws = [draw.detach() for draw in draws]
-    if first.element_size() == 1:  # torch compares no float8
+    if first.element_size() == 1:  # torch cannot compare float8
         draws = [draw.float() for draw in draws]
     if not all(bool(torch.isfinite(draw).all()) for draw in draws):
         return []
@@ -77,7 +81,10 @@ def _square(draws: list[torch.Tensor]) -> list[str]:
 
 
 def _mirrored(draws: list[torch.Tensor], sign: float) -> bool:
-    """Whether matrices are their transposes times ``sign``, but for rounding: a few rows first, since most are not."""
+    """Whether matrices equal their transposes times ``sign`` up to rounding.
+
+    Tests a few rows first, since most do not.
+    """
     for rows in (min(_FIRST_LINES, draws[0].shape[-1]), draws[0].shape[-1]):
         for draw in draws:
             some, other = (one.narrow(-2, 0, rows).double() for one in (draw, draw.mT))
@@ -92,7 +99,7 @@ def _lines(draws: list[torch.Tensor], dimension: int, epsilon: float) -> Iterato
     if length < 2:
         return
     few = [_part(draw, dimension) for draw in draws]
-    # Random numbers have sums that differ by their root; those of numbers that were divided by it, by rounding.
+    # Sums of random numbers differ by their square root; sums of normalized numbers differ by rounding.
     tolerance = 8 * epsilon / length**0.5 + 2e-6
     if _repeated(few, dimension) and _repeated(draws, dimension):
         yield f"repeated:{dimension}"
@@ -110,7 +117,7 @@ def _part(draw: torch.Tensor, dimension: int) -> torch.Tensor:
 
 
 def _repeated(draws: list[torch.Tensor], dimension: int) -> bool:
-    """Whether lines are of one value each, as in a mask that was spread over heads or rows."""
+    """Whether each line has one value, as in a mask that was expanded over heads or rows."""
     return all(bool((draw == draw.narrow(dimension, 0, 1)).all()) for draw in draws)
 
 
@@ -128,7 +135,7 @@ def _same_norms(draws: list[torch.Tensor], dimension: int, tolerance: float) -> 
 
 
 def _alike(values: list[torch.Tensor], scales: list[torch.Tensor], tolerance: float) -> bool:
-    """Whether all numbers of all draws are one number, within a share of the largest scale."""
+    """Whether all numbers of all draws are equal, within a share of the largest scale."""
     every, scale = (
         torch.cat([v.reshape(-1) for v in values]),
         float(torch.cat([s.reshape(-1) for s in scales]).max()),

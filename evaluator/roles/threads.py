@@ -1,9 +1,10 @@
-"""What the kernel says of a process's threads: whether all are stopped, and whether one has run since.
+"""The kernel's view of a process's threads: whether all are stopped, and whether one has run since.
 
-**What a stopped process may seem to use.** A stopped thread has been called stopped a moment before it leaves its core. Where a
-virtual machine's core is taken away in that moment, or an interrupt is served, the time counts as the thread's: on two such cores
-0.5 to 2 ms about once in 5,000 stops, of a process in which nobody had run. So time alone accuses nobody: whoever runs again after
-a stop is put onto a core again, and the kernel counts how often that happens (``schedstat``, third figure).
+**CPU time of a stopped process.** The kernel reports a thread as stopped a moment before it leaves its core. If a
+virtual machine's core is taken away in that moment, or an interrupt is served, the time is charged to the thread:
+on two such cores 0.5 to 2 ms about once in 5,000 stops, without any code of the process having run. So time alone
+is no proof. A thread that really runs after a stop is scheduled onto a core again, and the kernel counts that
+(``schedstat``, third figure).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import time
 
 _MAX_OPEN_FILES = 64
-#: CPUCLOCK_SCHED of the kernel's clock ids; with the complement of a process id above it, that process's CPU clock.
+#: CPUCLOCK_SCHED of the kernel's clock ids. With the complement of a process id above it, that process's CPU
+#: clock.
 _CPU_CLOCK_OF_PROCESS = 2
 
 
@@ -20,19 +22,19 @@ class Threads:
     """The threads of one process.
 
     Args:
-        pid: of the process, as we see it.
+        pid: of the process, as the referee sees it.
     """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        #: Open files of its threads, by thread and name, and the thread that last held up a stop.
+        #: Open files of its threads, by thread and name, and the thread that last delayed a stop.
         self._files: dict[tuple[str, str], int] = {}
         self._running = ""
         self._cpu_ns_seen = 0
         self._turns_seen: dict[str, int] | None = None
 
     def all_stopped(self) -> bool:
-        """Whether the kernel calls every thread stopped; the one that still ran when last asked is asked first.
+        """Whether the kernel reports every thread as stopped. The one that still ran last time is checked first.
 
         Raises:
             ProcessLookupError: the process is gone.
@@ -46,12 +48,12 @@ class Threads:
         return True
 
     def begin_rest(self) -> None:
-        """From now on nothing should run: all threads are stopped."""
+        """All threads are stopped: from now on nothing should run."""
         self._cpu_ns_seen = self._cpu_ns()
         self._turns_seen = self._turns()
 
     def ran_ns(self) -> int:
-        """CPU time that was used since the rest began, or since this was last asked, by threads that had been put onto a core again."""
+        """CPU time in ns used since the rest began or since the last call, by threads that were scheduled again."""
         now_ns = self._cpu_ns()
         grown_ns, self._cpu_ns_seen = max(0, now_ns - self._cpu_ns_seen), now_ns
         if not grown_ns:
@@ -64,7 +66,7 @@ class Threads:
         return 0 if rested else grown_ns
 
     def close(self) -> None:
-        """Closes what is open; may be asked more than once."""
+        """Closes open files; safe to call more than once."""
         while self._files:
             os.close(self._files.popitem()[1])
 
@@ -75,16 +77,16 @@ class Threads:
             raise ProcessLookupError from None
 
     def _cpu_ns(self) -> int:
-        """CPU time of all threads so far; a clock of the kernel's that costs less than a microsecond to read."""
+        """CPU time of all threads so far; a kernel clock that takes less than a microsecond to read."""
         try:
             return time.clock_gettime_ns((~self._pid << 3) | _CPU_CLOCK_OF_PROCESS)
         except OSError:
             return self._cpu_ns_seen
 
     def _turns(self) -> dict[str, int] | None:
-        """How often each thread was put onto a core so far; None where the kernel does not count.
+        """How often each thread was scheduled onto a core so far; None if the kernel does not count.
 
-        Each by itself: a thread that ends takes its count along, and would make up in a sum for one that has run.
+        Per thread: a thread that ends takes its count along, which could hide in a sum that another one has run.
         """
         try:
             turns = {thread: int(self._read(thread, "schedstat").split()[2]) for thread in self._every()}
@@ -100,7 +102,10 @@ class Threads:
         return state in (b"T", b"t")
 
     def _read(self, thread: str, name: str) -> bytes:
-        """Opening a file of /proc takes longer than reading it, and a process is asked thousands of times."""
+        """Reads a file of /proc.
+
+        Opening it takes longer than reading, and this runs thousands of times, so files stay open.
+        """
         key = (thread, name)
         try:
             if key not in self._files:
@@ -109,7 +114,7 @@ class Threads:
                 )
             return os.pread(self._files[key], 1024, 0)
         except (FileNotFoundError, ProcessLookupError):
-            # That thread is gone. Its number may come back as another one's, so the descriptor goes, too.
+            # That thread is gone. Its number may be reused, so close the descriptor too.
             if key in self._files:
                 os.close(self._files.pop(key))
             raise

@@ -1,4 +1,6 @@
-"""Runs a trusted program beside untrusted files in a disposable process, and the attacks of the sandbox's self-test."""
+"""Runs a trusted program beside untrusted files in a disposable process, and the attacks of the sandbox's
+self-test.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,10 @@ MAX_OUTPUT_FILES = 64
 
 
 def run(request: dict[str, Any], descriptors: list[int]) -> bytes:
-    """Runs ``program`` as ``__main__`` in a folder that holds ``files``; what it wrote under ``out`` goes back.
+    """Runs ``program`` as ``__main__`` in a folder that holds ``files``. What it wrote under ``out`` is returned.
 
-    The first descriptor carries the program and the files as JSON, the second takes the outputs, one after the other.
+    The first descriptor carries the program and the files as JSON, the second takes the outputs, one after the
+    other.
     """
     with os.fdopen(descriptors[0], "rb") as file:
         file.seek(0)
@@ -52,7 +55,7 @@ def run(request: dict[str, Any], descriptors: list[int]) -> bytes:
 
 
 def probe(request: dict[str, Any], descriptors: list[int]) -> bytes:
-    """Runs the self-test's attacks from in here; answers which ones were blocked."""
+    """Runs the self-test's attacks from inside; answers which ones were blocked."""
     from evaluator.sandbox import attacks
 
     return json.dumps({"attacks": attacks.run_all(request["facts"])}).encode()

@@ -1,4 +1,4 @@
-"""Runs a trusted program beside untrusted files in a disposable sandboxed process and takes what it wrote."""
+"""Runs a trusted program beside untrusted files in a disposable sandboxed process and collects its output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_TOOL_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool program left behind; all of it is untrusted text and bytes.
+    """The result of a tool program. All of it is untrusted text and bytes.
 
     Attributes:
         status: ``ok``, ``error``, ``timeout`` or ``out_of_memory``.
@@ -47,10 +47,10 @@ def run_tool(
 
     Args:
         process: fresh, of the role ``tool``.
-        program: Python text of ours.
-        files: texts that lie beside it; anybody's.
+        program: trusted Python source.
+        files: untrusted files beside it.
         deadline_s: seconds after which it is killed.
-        max_bytes: what all its outputs together may hold; what is beyond is left out.
+        max_bytes: limit for all its outputs together; the rest is left out.
     """
     text = sealed_text(json.dumps({"program": program, "files": dict(files)}).encode("utf-8", "replace"))
     with tempfile.TemporaryFile() as sink:
@@ -78,7 +78,7 @@ def run_tool(
 
 
 def _outputs(listing: Any, sink: Any, max_bytes: int) -> dict[str, bytes]:
-    """Cuts the sink into files as the (untrusted) listing says, within a cap."""
+    """Splits the sink into files as the (untrusted) listing says, within a cap."""
     if not isinstance(listing, list) or len(listing) > 64:
         return {}
     sink.seek(0)

@@ -1,14 +1,14 @@
-"""`load_inline` inside the sandbox: the compile role notes what is asked for, every role loads what it is given.
+"""`load_inline` inside the sandbox: the compile role records requests, every role loads what it is given.
 
-Nothing is compiled here, beside the candidate's Python. The compile role imports the candidate and notes the calls
-(:mod:`evaluator.building.extension_call`); the referee has each compiled elsewhere, from its texts alone, and starts
-the candidate again with the libraries. What the candidate makes of the functions below in its own process changes
-what it is given to what it asked for, no more.
+Nothing is compiled here, beside the candidate's Python. The compile role imports the candidate and records the
+calls (:mod:`evaluator.building.extension_call`). The referee has each compiled elsewhere, from its sources alone,
+and starts the candidate again with the libraries. Whatever the candidate does to the functions below in its own
+process only affects the libraries that it requests for itself.
 
-Code that NVRTC compiles (``torch.cuda._compile_kernel``) does not come by here: torch hands the text to NVRTC in the
-candidate's own process at the first call, which takes half a second and is a part of set-up and of the first call.
-Every shape is checked for correctness before any clock runs on it, so no timed block waits for it; a kernel that is
-compiled in a timed block all the same is the candidate's own loss.
+Code that NVRTC compiles (``torch.cuda._compile_kernel``) does not pass through here: torch gives the source to
+NVRTC in the candidate's own process at the first call. That takes half a second, as part of set-up and of the
+first call. Every shape is checked for correctness before it is timed, so no timed block waits for it. A kernel
+that is still compiled in a timed block is the candidate's own loss.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def pack(libraries: dict[str, bytes], failures: dict[str, str]) -> bytes:
 
 
 class Extensions:
-    """Stands in for ``torch.utils.cpp_extension.load_inline`` in one process.
+    """Replaces ``torch.utils.cpp_extension.load_inline`` in one process.
 
     Args:
-        recording: whether calls without a result are noted; elsewhere they fail.
+        recording: whether calls without a result are recorded; otherwise they fail.
     """
 
     def __init__(self, *, recording: bool) -> None:
@@ -67,7 +67,10 @@ class Extensions:
         self._failures = dict(failures)
 
     def install(self) -> None:
-        """Replaces the function in torch's module; imported names see it because user code is loaded afterwards."""
+        """Replaces the function in torch's module.
+
+        Imported names see it because user code is loaded afterwards.
+        """
         import torch.utils.cpp_extension as cpp_extension
 
         if self._original is None:
@@ -113,8 +116,8 @@ class Extensions:
         if call.digest not in self._given:
             if not self.recording:
                 raise BuildError(
-                    "this extension was not built in the compile step: a candidate has those that it asks for while "
-                    "it is imported, constructed and first called, so call load_inline at import time; a task has none"
+                    "this extension was not built in the compile step: a candidate gets those that it requests while "
+                    "it is imported, constructed and first called, so call load_inline at import time; a task cannot have any"
                 )
             self._asked[call.digest] = call
             return _Unbuilt() if call.is_python_module else path
@@ -135,11 +138,11 @@ class _Unbuilt:
         return _Unbuilt()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        raise BuildError("an extension is called that is still to be built")
+        raise BuildError("the code calls an extension that is not built yet")
 
 
 class _RecordingCDLL(ctypes.CDLL):
-    """`ctypes.CDLL` of a process in which some libraries are still to be built, so that it gets past loading them."""
+    """`ctypes.CDLL` for a process in which some libraries are not built yet, so that loading them does not fail."""
 
     def __new__(cls, name: Any, *arguments: Any, **keywords: Any) -> Any:
         unbuilt = isinstance(name, str) and f"{os.sep}extensions{os.sep}" in name and not os.path.exists(name)

@@ -1,4 +1,4 @@
-"""What a role does when it is its turn: binds inputs, gets ready, runs a block of calls, says where the outputs are."""
+"""A role's turn: binds inputs, gets ready, runs a block of calls, reports where the outputs are."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from evaluator.roles.protocol import LEAST, NULL, OWN_IN_TIER, OWN_RESULT, TOO_S
 from evaluator.roles.values import decode_value
 
 _WARM_CALLS, _WARM_SECONDS = 16, 0.0005
-#: The quickest way to a new tensor that torch has, made for what Inductor writes; not in every version.
+#: torch's quickest way to a new tensor, made for the code that Inductor writes; not in every version.
 _empty_strided = getattr(guards, "_empty_strided_cpu", None)
 
 
 class _Least(nn.Module):
     """Makes one new tensor like its first output and returns it with the others, which were made before.
 
-    Only one, and none where the outputs are views of the inputs: a native extension makes many in the time in which
-    Python makes a few, and nobody honest may be quicker than this.
+    Only one, and none if the outputs are views of the inputs: a native extension makes many in the time in which
+    Python makes a few, and no honest module may be faster than this.
     """
 
     def __init__(self, outputs: list[torch.Tensor], arguments: tuple[Any, ...]) -> None:
@@ -60,7 +60,7 @@ class _Least(nn.Module):
         return [made, *self._others] if self._others else made
 
     def native(self) -> blocks.Fixed | None:
-        """The first output alone, without any Python, on the host: an extension in C may be called without any, too."""
+        """The first output alone, without any Python, on the host: a C extension may be called without any too."""
         if self._device.type != "cpu":
             return None
         if self._made is not None:
@@ -71,7 +71,7 @@ class _Least(nn.Module):
 
 
 class Turns:
-    """The part of a role that is the same for reference and candidate, so that both pay exactly the same per call.
+    """The part of a role that reference and candidate share, so that both have exactly the same cost per call.
 
     Args:
         device: where the module runs.
@@ -89,25 +89,25 @@ class Turns:
         self._gate: Gated | None = None
         #: The shape of the last timed blocks, and whether they were replays of a graph.
         self._timed: tuple[Shape, bool] | None = None
-        #: GPU only: where the slots of all shapes lie.
+        #: GPU only: where the slots of all shapes are.
         self._slots: torch.Tensor | None = None
         self._slots_place = (0, 0, 0)
         #: The large shape that was called last.
         self._pooled: Shape | None = None
-        #: What its module has in the place of torch's own call, once that was seen to run hooks.
+        #: What its module overrides of torch's own call, once it was seen to run hooks.
         self._own_call: dict[str, Any] = {}
 
     def bind(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Learns where the arguments of every slot lie in the arena; only the first slot is made."""
+        """Learns where the arguments of every slot are in the arena; only the first slot is made."""
         shape = self.shapes[request["shape"]]
         shape.slots, shape.binding = [], request
         self._make_slots(shape, 1)
         return b""
 
     def _make_slots(self, shape: Shape, count: int) -> None:
-        """Makes sure that the first ``count`` slots have their arguments, as views of the arena.
+        """Makes the first ``count`` slots' arguments, as views of the arena.
 
-        Hundreds of them take 18 ms, and where nothing is timed only the first is ever used.
+        Hundreds of them take 18 ms, and without timing only the first is ever used.
         """
         if len(shape.slots) >= count:
             return
@@ -134,7 +134,7 @@ class Turns:
             shape.slots.append(blocks.Slot(arguments, slot, pools, table))
 
     def _slots_of(self, shape: Shape, request: dict[str, Any]) -> list[blocks.Slot]:
-        """The slot of each call of a block: one after the other, or the first one again and again."""
+        """The slot of each call of a block: consecutive ones, or the first one repeatedly."""
         calls: int = request["calls"]
         if request["same_slot"]:
             return shape.slots[:1] * calls
@@ -142,7 +142,7 @@ class Turns:
         return shape.slots[:calls]
 
     def wake(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """GPU only: makes a context, which takes longer than all else before a first call."""
+        """GPU only: makes a context, the slowest part before a first call."""
         torch.cuda.init()
         torch.zeros(1, device="cuda")
         torch.cuda.synchronize()
@@ -151,7 +151,7 @@ class Turns:
     def exchange(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """GPU only: takes the memory in which the referee will read this process's outputs, and the gate.
 
-        It may come again with larger pieces; before that, a request to ``leave`` has what lies in the old ones forgotten.
+        It may come again with larger pieces. Before that, a request to ``leave`` releases what is in the old ones.
         """
         if request.get("leave"):
             self._leave_exchange(keeps=bool(request["keeps"]))
@@ -174,8 +174,11 @@ class Turns:
         return b""
 
     def _leave_exchange(self, *, keeps: bool) -> None:
-        """Gives the shared memory back that larger pieces will replace; ``keeps`` that of outputs, where a module may have made a table in
-        a call: it stays mapped until the process ends."""
+        """Unmaps the shared memory that larger pieces will replace.
+
+        With ``keeps``, the outputs' memory, where a module may have made a table in a call, stays mapped until the
+        process ends.
+        """
         assert self._exchange is not None
         torch.cuda.synchronize()
         for shape in self.shapes.values():
@@ -194,10 +197,10 @@ class Turns:
             self._gate.close()
 
     def ready(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """What must not be on the clock: forgets the outputs of the last block, sets threads and poison, warms up.
+        """Does what must not be timed: releases the outputs of the last block, sets threads and poison, warms up.
 
-        The referee fills the slots afterwards, so that nothing of the next block can be seen meanwhile. With a token, the
-        next block is the variant's CUDA graph, which waits behind the gate from now on.
+        The referee fills the slots afterwards, so that nothing of the next block is visible meanwhile. With a
+        token, the next block is the variant's CUDA graph, which waits behind the gate from now on.
         """
         shape = self.shapes[request["shape"]]
         self._make_slots(shape, 1)
@@ -217,7 +220,7 @@ class Turns:
         if self._exchange is not None:
             self._exchange.forget()
         else:
-            # The referee has read what it wanted of these.
+            # The referee has read what it needed from these.
             self._exact_outputs = []
             for other in self.shapes.values():
                 other.outputs = other.outputs if other is shape else []
@@ -227,7 +230,7 @@ class Turns:
             self._make_way(shape)
         if warm is not None:
             self._turn_to(shape, captured=bool(request["token"]))
-            # A clock will be looking at what comes next.
+            # The next block will be timed.
             self._make_slots(shape, request["slots"])
         with self._pool(timed=warm is not None):
             if warm == NULL:
@@ -244,7 +247,7 @@ class Turns:
         return captured.report
 
     def _make_way(self, shape: Shape) -> None:
-        """A large shape's calls get all of the pool: what other shapes returned there is forgotten."""
+        """A large shape's calls get all of the pool: what other shapes returned there is released."""
         before, self._pooled = self._pooled, shape
         if before is shape or self._exchange is None:
             return
@@ -255,14 +258,14 @@ class Turns:
 
     @staticmethod
     def _forget(shape: Shape) -> None:
-        """What was recorded and kept for timed blocks of a shape goes; all of it lies in the pool."""
+        """Releases what was recorded and kept for timed blocks of a shape; all of it is in the pool."""
         shape.captured.clear()
         shape.outputs, shape.held = [], {}
         for made in (NULL, LEAST):
             shape.forwards.pop(made, None)
 
     def _turn_to(self, shape: Shape, *, captured: bool) -> None:
-        """Timed blocks of another shape or regime begin: what was recorded and kept for those of the last one goes."""
+        """Timed blocks of another shape or regime begin: releases what was recorded and kept for the last one."""
         before, self._timed = self._timed, (shape, captured)
         if before is None or before == self._timed or self._exchange is None:
             return
@@ -279,7 +282,10 @@ class Turns:
 
     @staticmethod
     def _make_null(shape: Shape, *, light: bool = False) -> None:
-        """Adds the variant that returns an output made before; ``light``: a small one, where a real one takes gigabytes."""
+        """Adds the variant that returns an output made before.
+
+        With ``light``, a small one, if a real one takes gigabytes.
+        """
         if NULL not in shape.forwards and light:
             shape.forwards[NULL] = blocks.constant(torch.zeros(1, device="cuda"))
         elif NULL not in shape.forwards:
@@ -299,11 +305,14 @@ class Turns:
                 break
 
     def _pool(self, *, timed: bool) -> AbstractContextManager[Any]:
-        """Where a timed call's outputs are allocated. Not that of a first call, which may capture a graph of its own."""
+        """Where a timed call's outputs are allocated.
+
+        Not for a first call, which may capture a graph of its own.
+        """
         return self._exchange.pool() if timed and self._exchange is not None else nullcontext()
 
     def capture(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """GPU only: records so many chained calls of a variant as one CUDA graph, in place of an earlier one."""
+        """GPU only: records this many chained calls of a variant as one CUDA graph, replacing an earlier one."""
         assert self._exchange is not None and self._gate is not None
         shape, variant = self.shapes[request["shape"]], request["variant"]
         shape.captured.pop(variant, None)
@@ -368,12 +377,13 @@ class Turns:
         return _report(outputs, addresses, states, digest)
 
     def _check_room(self, outputs: list[list[torch.Tensor]]) -> None:
-        """After timed calls: copies on the clock would make whoever pays for them look slow.
+        """After timed calls: checks that outputs needed no copies on the clock, which would make the module look
+        slow.
 
-        Temporaries (a library's workspace, say) may lie anywhere.
+        Temporaries (a library's workspace, say) may be anywhere.
 
         Raises:
-            torch.OutOfMemoryError: the pool was full, and some of these outputs were put elsewhere.
+            torch.OutOfMemoryError: the pool was full, and some of these outputs were allocated elsewhere.
         """
         if self._exchange is None or not self._exchange.overflowed:
             return
@@ -385,7 +395,9 @@ class Turns:
             )
 
     def _is_ours(self, address: int) -> bool:
-        """Whether memory is shared with the referee, or was: an output there is an input or a table, and not for want of room."""
+        """Whether memory is or was shared with the referee: an output there is an input or a table, not a sign of
+        a full pool.
+        """
         slots = self._slots
         in_slots = slots is not None and 0 <= address - slots.data_ptr() < slots.numel()
         return in_slots or any(at.holds(address) for at in (self._exchange, *self._left) if at is not None)
@@ -405,7 +417,7 @@ class Turns:
         return np.array(offsets, dtype=np.uint64), True
 
     def _offset(self, tensor: torch.Tensor, placed: torch.Tensor) -> int:
-        """Where the copy of an output is, or that the output lies in the memory of the inputs."""
+        """Where the copy of an output is, or that the output is in the memory of the inputs."""
         assert self._exchange is not None and self._slots is not None
         inside = tensor.data_ptr() - self._slots.data_ptr()
         if tensor.numel() and 0 <= inside < self._slots.numel():
@@ -413,10 +425,10 @@ class Turns:
         return self._exchange.offset(placed)
 
     def fetch(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """GPU only: says again where the outputs of earlier calls are, as they are now.
+        """GPU only: reports again where the outputs of earlier calls are, as they are now.
 
-        Either of ``calls`` of the last blocks (-1 is the last call), or of the one that is ``held`` under a number, if it already is.
-        The referee has copied what it was told of before, so that the copies here are no longer needed.
+        Either of ``calls`` of the last blocks (-1 is the last call), or of the one that is ``held`` under a
+        number, if it already is. The referee has copied earlier outputs, so the old copies here are discarded.
         """
         shape = self.shapes[request["shape"]]
         held = shape.held.get(request.get("held", 0))
@@ -428,10 +440,12 @@ class Turns:
         return _report(rows, addresses, [0] * len(rows))
 
     def oracle(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Reference only: results of a slot's inputs as exactly as they are known, one row for each kind; answers where.
+        """Reference only: results for a slot's inputs as exactly as they are known, one row for each kind.
 
-        With ``rows`` (first, end, tensors) only these rows of the named tensors among the arguments are used. The kind ``own`` is the
-        module's own result, in full precision.
+        Answers where.
+
+        With ``rows`` (first, end, tensors) only these rows of the named tensors among the arguments are used. The
+        kind ``own`` is the module's own result, in full precision.
         """
         shape = self.shapes[request["shape"]]
         self._make_slots(shape, request["slot"] + 1)
@@ -474,7 +488,10 @@ class Turns:
         return tensor.clone() if self._exchange is None else self._exchange.place(tensor)
 
     def variant(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Reference only: prepares a baseline (compiles it for exactly this shape and warms it up); says which code it is."""
+        """Reference only: prepares a baseline (compiles it for exactly this shape and warms it up).
+
+        Reports its code's digest.
+        """
         shape = self.shapes[request["shape"]]
         self._make_slots(shape, 1)
         torch.set_num_threads(request["threads"])

@@ -1,6 +1,7 @@
-"""Plain Python values across processes: a tagged JSON form of numbers, texts, None, dtypes and nested containers.
+"""Encodes plain Python values for other processes: a tagged JSON form of numbers, strings, None, dtypes and nested
+containers.
 
-Tensors travel apart. Where one stands inside a container, the form holds its number.
+Tensors are sent separately. Inside a container, the form holds a tensor's number.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ def encode_value(value: Any, tensors: list[Any] | None = None) -> Any:
 
     Args:
         value: what is encoded.
-        tensors: takes the tensors that are met, in order; without it they are refused.
+        tensors: takes the tensors that are found, in order; without it they are refused.
 
     Raises:
         evaluator.roles.protocol.ContractError: the value is none of the supported types.
@@ -74,9 +75,9 @@ def decode_value(value: Any, tensors: list[Any] | None = None) -> Any:
 
 
 def is_encoded(value: Any, tensors: int = 0, depth: int = 0) -> bool:
-    """True when ``value`` has the form :func:`encode_value` makes of a value with so many tensors inside.
+    """Whether ``value`` has the form that :func:`encode_value` makes of a value with ``tensors`` tensors inside.
 
-    Used on what an untrusted role sends.
+    Used on data from an untrusted role.
     """
     if depth > _MAX_DEPTH:
         return False

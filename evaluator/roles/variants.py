@@ -1,4 +1,4 @@
-"""Forms of the reference: eager, the compiler's modes, a hand-captured CUDA graph, and what autocast makes of it."""
+"""Forms of the reference: eager, the compiler's modes, a hand-captured CUDA graph, and the same under autocast."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from evaluator.roles.blocks import tensors_in
 from evaluator.roles.graph_breaks import rows_of
 from evaluator.roles.protocol import NOTHING_COMPILED
 
-#: How the line of generated code begins that says the how manieth of this process it is.
+#: Start of the line in generated code that contains its number within this process.
 _NUMBER = "# AOT ID"
-#: How many graphs torch.compile had taken when the first variant was compiled in this process.
+#: How many graphs torch.compile had compiled when the first variant was compiled in this process.
 _graphs_before: list[int] = []
-#: What it made of the module in this process, by mode: graphs, breaks between them, the first reasons, generated kernels.
+#: What it made of the module in this process, by mode: graphs, breaks between them, the first reasons, generated
+#: kernels.
 made: dict[str, dict[str, Any]] = {}
 _MOST_REASONS = 3
 
@@ -42,7 +43,9 @@ def raise_recompile_limit() -> None:
 
 
 def use_tier(tier: str) -> None:
-    """Which of this process's float32 products a GPU may compute in TF32; the same for a reference and for a candidate."""
+    """Sets which of this process's float32 products a GPU may compute in TF32; the same for a reference and for a
+    candidate.
+    """
     _allow_tf32(TIERS[tier].matrix_tf32, TIERS[tier].cudnn_tf32)
 
 
@@ -53,7 +56,7 @@ def _allow_tf32(matrices: bool, cudnn: bool) -> None:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Products in full precision meanwhile: the reference's own error, from which strict bounds follow."""
+    """Products in full precision meanwhile: for the reference's own error, from which strict bounds follow."""
     allowed = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     use_tier("strict")
     try:
@@ -78,14 +81,14 @@ def prepare(
         mode: one of :data:`evaluator.baselines.MODES`.
         threads: for the compiler (CPU only).
         device: where the module runs.
-        autocast: what the modes with autocast compute products in.
+        autocast: dtype in which the autocast modes compute products.
 
     Returns:
-        A digest of the code that Inductor loaded for it on a CPU; empty where it loaded none.
+        A digest of the code that Inductor loaded for it on a CPU; empty if it loaded none.
 
     Raises:
         NothingCompiled: it would be eager under another name.
-        Exception: whatever the compiler raises; the referee then goes on without this baseline.
+        Exception: whatever the compiler raises; the referee then continues without this baseline.
     """
     if not MODES[mode].compiler:
         _make(shape, name, mode, threads, device, autocast)
@@ -96,7 +99,7 @@ def prepare(
     path = getattr(sys.modules.get(type(shape.model).__module__), "__file__", None) or ""
     with _counted(mode, path), _generated_code(generated) if device.type == "cpu" else nullcontext():
         _make(shape, name, mode, threads, device, autocast)
-    # What was compiled here before, for the same sizes, is neither taken nor loaded again.
+    # What was compiled here before, for the same sizes, is neither reused nor loaded again.
     if not generated and _graphs() == _graphs_before[0]:
         raise NothingCompiled
     digest = hashlib.sha256()
@@ -107,14 +110,14 @@ def prepare(
 
 
 class NothingCompiled(Exception):
-    """`torch.compile` took no part of a module: its compilation is switched off, or all of it is what the compiler leaves alone."""
+    """`torch.compile` compiled no part of a module: compilation is off, or the compiler skips all of it."""
 
     def __init__(self) -> None:
         super().__init__(NOTHING_COMPILED)
 
 
 def _graphs() -> int:
-    """How many graphs torch.compile has taken in this process."""
+    """How many graphs torch.compile has compiled in this process."""
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])
@@ -122,7 +125,9 @@ def _graphs() -> int:
 
 @contextmanager
 def _counted(mode: str, path: str) -> Iterator[None]:
-    """Notes in :data:`made` what torch.compile makes meanwhile, by its own counts; ``path`` is the file of the module."""
+    """Records in :data:`made` what torch.compile makes meanwhile, by its own counts; ``path`` is the file of the
+    module.
+    """
     from torch._dynamo.utils import graph_break_reasons
     from torch._inductor import metrics
 
@@ -140,7 +145,7 @@ def _counted(mode: str, path: str) -> Iterator[None]:
 
 @contextmanager
 def _generated_code(paths: list[str]) -> Iterator[None]:
-    """Adds the files of code that Inductor loads meanwhile, compiled now or kept from earlier."""
+    """Collects the files of code that Inductor loads meanwhile, compiled now or earlier."""
     from torch._inductor.codecache import PyCodeCache
 
     load = PyCodeCache.load_by_key_path
@@ -180,7 +185,10 @@ def _make(
 
 
 def _under_autocast(shape: Any, device: torch.device, dtype: torch.dtype) -> calls.Forward:
-    """The model under autocast. Its results are cast back to the dtypes that they have without, as its user needs them."""
+    """The model under autocast.
+
+    Its results are cast back to their dtypes without autocast, as its user needs them.
+    """
     model = shape.model
     arguments = shape.slots[0].arguments
     with torch.no_grad():
@@ -196,7 +204,7 @@ def _under_autocast(shape: Any, device: torch.device, dtype: torch.dtype) -> cal
 
 
 def _cast(value: Any, dtypes: Any) -> Any:
-    """Every tensor of a result in the dtype that stands in its place."""
+    """Every tensor of a result in the corresponding dtype."""
     if isinstance(value, torch.Tensor):
         return value.to(dtypes)
     if isinstance(value, (list, tuple)):
@@ -220,7 +228,10 @@ def _compile(shape: Any, forward: calls.Forward, mode: str, threads: int, device
 
 
 class _Cloned:
-    """CUDA-graph outputs are overwritten by the next replay; outputs must survive two later calls, so graphs pay."""
+    """CUDA-graph outputs are overwritten by the next replay, but outputs must survive two later calls.
+
+    So graphs pay for clones.
+    """
 
     def __init__(self, forward: Any) -> None:
         self.forward = forward
@@ -242,7 +253,7 @@ def _map_tensors(value: Any, function: Any) -> Any:
 
 
 def _capture(call: calls.Forward, arguments: list[Any]) -> Any:
-    """A graph of one call on copies of its arguments; where the call does a backward, that is in it."""
+    """A graph of one call on copies of its arguments, including the backward if the call has one."""
     static = _map_tensors(
         arguments, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad)
     )

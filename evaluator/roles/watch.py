@@ -1,8 +1,8 @@
-"""Watches a candidate's own kernels from inside its disposable process, or puts nothing in their place.
+"""Watches a candidate's own kernels from inside its disposable process, or replaces them by nothing.
 
-Own kernels are what the candidate builds itself: functions of a `load_inline` library (through Python, ctypes or torch.ops),
-Triton functions, and kernels of torch's raw-kernel compiler. Never loaded in a process that is timed. What is learnt here
-is descriptive: the candidate shares this process and may lie.
+Own kernels are what the candidate builds itself: functions of a `load_inline` library (through Python, ctypes or
+torch.ops), Triton functions, and kernels of torch's raw-kernel compiler. Never loaded in a timed process. The
+results only describe: the candidate shares this process and may lie.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _MAX_ROWS = 256
 
 
 class Watch:
-    """Hooks around every way to call a kernel of one's own.
+    """Hooks around every way to call an own kernel.
 
     Args:
-        folder: where libraries that were built for the candidate lie.
+        folder: where libraries that were built for the candidate are.
     """
 
     def __init__(self, folder: str) -> None:
@@ -36,12 +36,15 @@ class Watch:
         self._own_operators: set[str] = set()
         self.calls: Counter[str] = Counter()
         self.muted = False
-        #: What each kernel returned, call by call, in one true call of the module; used while muted.
+        #: What each kernel returned, call by call, in one normal call of the module; used while muted.
         self._learnt: dict[str, list[Any]] = {}
         self._next: Counter[str] = Counter()
 
     def install(self, text: bytes, *, interpret: bool) -> None:
-        """Hooks everything; call it before the candidate's file is imported and after `load_inline` is replaced."""
+        """Hooks everything.
+
+        Call it before the candidate's file is imported and after `load_inline` is replaced.
+        """
         from torch.utils import cpp_extension
 
         inner: Any = cpp_extension.load_inline
@@ -64,7 +67,7 @@ class Watch:
             self._watch_raw_kernels()
 
     def _call(self, name: str, function: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
-        """One call of a kernel: counted, and either run and remembered, or not run at all."""
+        """One call of a kernel: counted, and either run and recorded, or not run at all."""
         self.calls[name] += 1
         if self.muted:
             return self._nothing(name, arguments)
@@ -74,7 +77,7 @@ class Watch:
         return result
 
     def _nothing(self, name: str, arguments: Any) -> Any:
-        """What an empty kernel would give back: arguments unchanged, new tensors full of zeros."""
+        """What an empty kernel would return: arguments unchanged, new tensors full of zeros."""
         outlines = self._learnt.get(name)
         if not outlines:
             return None
@@ -212,7 +215,10 @@ class Watch:
 
     @staticmethod
     def _narrow(forward: Any, arguments: list[Any]) -> bool:
-        """Whether an operation gave a narrower floating type than every input has; compiled code cannot be asked."""
+        """Whether an operation returned a floating type narrower than every input's.
+
+        Compiled code cannot be inspected.
+        """
         given = [
             value.dtype
             for value in arguments
@@ -226,7 +232,7 @@ class Watch:
         return mode.narrow
 
     def mute(self, muted: bool) -> int:
-        """Switches own kernels off or on; returns how often they were called since the last switch."""
+        """Switches own kernels off or on. Returns how often they were called since the last switch."""
         count = self.calls.total()
         self.calls.clear()
         self._next.clear()
@@ -235,7 +241,7 @@ class Watch:
 
 
 class _Types(TorchDispatchMode):
-    """Looks at the types of what operations return."""
+    """Records the types of operations' results."""
 
     narrow = False
 
@@ -254,7 +260,7 @@ def _operator_name(op: Any) -> str:
 
 
 def _outline(value: Any, arguments: Any) -> Any:
-    """What a result looked like, without its contents: an argument (or a view of one), or a new tensor."""
+    """The form of a result, without its contents: an argument (or a view of one), or a new tensor."""
     if isinstance(value, torch.Tensor):
         form = (tuple(value.shape), tuple(value.stride()), value.storage_offset())
         for index, argument in enumerate(arguments):

@@ -1,4 +1,4 @@
-"""Requests from the referee to its roles: a length, a JSON text, and file descriptors beside the first byte."""
+"""Requests from the referee to its roles: a length, JSON text, and file descriptors beside the first byte."""
 
 from __future__ import annotations
 

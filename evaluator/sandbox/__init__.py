@@ -1,6 +1,7 @@
-"""Isolation of untrusted processes: namespaces, Landlock, seccomp and resource limits, by the standard library only.
+"""Isolation of untrusted processes: namespaces, Landlock, seccomp and resource limits, using only the standard
+library.
 
-What this does *not* cover: bugs of the kernel and of the GPU driver, timing side channels between processes that
-share a CPU, and a user who runs the service as root on a machine whose kernel has none of these features (then
-nothing untrusted runs at all, see :mod:`evaluator.sandbox.tiers`).
+It does *not* cover bugs of the kernel and of the GPU driver, timing side channels between processes that share a
+CPU, or a user who runs the service as root on a machine whose kernel has none of these features (then nothing
+untrusted runs at all, see :mod:`evaluator.sandbox.tiers`).
 """

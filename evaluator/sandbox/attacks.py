@@ -1,6 +1,6 @@
-"""The sandbox attacks itself: each function tries one forbidden thing from inside and raises when it is refused.
+"""The sandbox's self-test: each function tries one forbidden thing from inside and raises if it is refused.
 
-A tier is used only when every attack fails. ``facts`` tells them what exists outside: a file, a process, a port.
+A tier is used only if every attack fails. ``facts`` tells them what exists outside: a file, a process, a port.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Facts = dict[str, Any]
 
 
 class Blocked(Exception):
-    """The attack did not work; the words say how it was stopped."""
+    """The attack did not work; the message says how it was stopped."""
 
 
 def read_a_file_outside(facts: Facts) -> None:
@@ -47,40 +47,40 @@ def write_to_system_folders(facts: Facts) -> None:
 
 
 def read_another_environment(facts: Facts) -> None:
-    """The referee's environment through /proc: where keys would be."""
+    """The referee's environment through /proc, where keys would be."""
     with open(f"/proc/{facts['referee_pid']}/environ", "rb") as file:
         if facts["marker"].encode() not in file.read():
-            raise Blocked("that process id is somebody else in here")
+            raise Blocked("that process id belongs to another process in here")
 
 
 def read_memory_of_parent(facts: Facts) -> None:
-    """/proc/<parent>/mem of the process that forked us, or of PID 1."""
+    """/proc/<parent>/mem of the process that forked this one, or of PID 1."""
     with open(f"/proc/{os.getppid() or 1}/mem", "rb"):
         return
 
 
 def signal_the_referee(facts: Facts) -> None:
-    """Signal 0 asks whether signalling would be allowed."""
+    """Signal 0 tests whether signals would be allowed."""
     _refuse_own(facts["referee_pid"])
     os.kill(facts["referee_pid"], 0)
 
 
 def kill_another_process(facts: Facts) -> None:
-    """A process of the referee's, planted as a victim; the referee looks afterwards whether it lives."""
+    """A victim process of the referee, which checks afterwards whether it is alive."""
     _refuse_own(facts["victim_pid"])
     os.kill(facts["victim_pid"], 9)
 
 
 def hold_another_process_back(facts: Facts) -> None:
-    """The rival, put on one core with everybody else, would seem slow."""
+    """A rival that is confined to one shared core would seem slow."""
     _refuse_own(facts["victim_pid"])
     os.sched_setaffinity(facts["victim_pid"], {min(os.sched_getaffinity(0))})
 
 
 def _refuse_own(pid: int) -> None:
-    """In a PID namespace of our own a number of the outside may be one of ours."""
+    """In a separate PID namespace, an outside process id may belong to one of this sandbox."""
     if pid in (1, os.getpid()):
-        raise Blocked("that process id is somebody else in here")
+        raise Blocked("that process id belongs to another process in here")
 
 
 def trace_the_parent(facts: Facts) -> None:
@@ -109,13 +109,13 @@ def open_a_netlink_socket(facts: Facts) -> None:
 
 
 def connect_to_a_unix_socket(facts: Facts) -> None:
-    """A socket by path outside, as a container engine's would be."""
+    """A socket by path outside, like a container engine's."""
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(facts["unix_socket"])
 
 
 def send_to_a_unix_socket_of_datagrams(facts: Facts) -> None:
-    """One end of a socket pair needs no socket(), and can be connected to a path, as a system log's would be."""
+    """One end of a socket pair needs no socket(), and can be connected to a path, like a system log's."""
     for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM):
         with end:
             end.connect(facts["unix_datagram_socket"])
@@ -123,13 +123,13 @@ def send_to_a_unix_socket_of_datagrams(facts: Facts) -> None:
 
 
 def make_a_user_namespace(facts: Facts) -> None:
-    """A new namespace would give capabilities again."""
+    """A new namespace would grant capabilities again."""
     if ctypes.CDLL(None, use_errno=True).unshare(0x10000000) != 0:
         raise OSError(1, "unshare")
 
 
 def clone_into_a_user_namespace(facts: Facts) -> None:
-    """The same by clone and clone3, which make the process in it at once."""
+    """The same through clone and clone3, which create the process in it directly."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
     request = (ctypes.c_uint64 * 11)(0x10000000, 0, 0, 0, 17)
@@ -147,7 +147,7 @@ def clone_into_a_user_namespace(facts: Facts) -> None:
 
 
 def mount_something(facts: Facts) -> None:
-    """A tmpfs over our own folder."""
+    """A tmpfs over this process's own folder."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tmpfs", os.environ["TMPDIR"].encode(), b"tmpfs", ctypes.c_ulong(0), None) != 0:
         raise OSError(1, "mount")
@@ -167,7 +167,7 @@ def use_io_uring(facts: Facts) -> None:
 
 
 def continue_by_a_timer(facts: Facts) -> None:
-    """A timer of the kernel's that sends SIGCONT would let a stopped process go on."""
+    """A kernel timer that sends SIGCONT would resume a stopped process."""
     libc = ctypes.CDLL(None, use_errno=True)
     event = ctypes.create_string_buffer(struct.pack("<qii48x", 0, signal.SIGCONT, 0))
     if libc.timer_create(1, event, ctypes.byref(ctypes.c_void_p())) != 0:
@@ -175,7 +175,7 @@ def continue_by_a_timer(facts: Facts) -> None:
 
 
 def continue_by_data(facts: Facts) -> None:
-    """The same by a signal for data that arrives on a socket."""
+    """The same through a signal for data that arrives on a socket."""
     reading, writing = os.pipe()
     try:
         fcntl.fcntl(reading, 10, signal.SIGCONT)  # F_SETSIG
@@ -185,7 +185,7 @@ def continue_by_data(facts: Facts) -> None:
 
 
 def take_the_processors_clock(facts: Facts) -> None:
-    """Whoever can have its reading refused can answer in its place; what is asked for here changes nothing."""
+    """A process that can make clock reads fault can answer in the clock's place. This request changes nothing."""
     libc = ctypes.CDLL(None, use_errno=True)
     set_tsc, as_always = 26, 1
     if libc.prctl(set_tsc, as_always, 0, 0, 0) != 0:
@@ -193,7 +193,7 @@ def take_the_processors_clock(facts: Facts) -> None:
 
 
 def fork_without_end(facts: Facts) -> None:
-    """More processes than the limit allows; they end when a pipe is closed, since killing them may be refused."""
+    """More processes than the limit allows. They end when a pipe is closed, since killing them may be refused."""
     read_end, write_end = os.pipe()
     children = []
     try:
@@ -228,7 +228,7 @@ ATTACKS: tuple[Callable[[Facts], None], ...] = (
 
 
 def run_all(facts: Facts) -> list[dict[str, Any]]:
-    """Every attack with how it ended: ``blocked`` is True when it raised."""
+    """Every attack with its result: ``blocked`` is True when it raised."""
     results = []
     skipped = set(facts.get("skip", ()))
     for attack in ATTACKS:

@@ -30,7 +30,7 @@ class _PathBeneath(ctypes.Structure):
 
 
 def abi() -> int:
-    """The kernel's Landlock ABI version; 0 when Landlock is absent or off."""
+    """The kernel's Landlock ABI version; 0 if Landlock is absent or off."""
     try:
         return syscalls.syscall(
             _CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION_FLAG), what="landlock"
@@ -40,13 +40,13 @@ def abi() -> int:
 
 
 def restrict(read_only: Iterable[str], read_write: Iterable[str]) -> int:
-    """Restricts this process to the given trees and returns the ABI in force.
+    """Restricts this process to the given trees and returns the ABI in use.
 
-    A path that does not exist is left out (it grants nothing); every other failure raises, so that a broken rule can
-    never mean "everything allowed".
+    A path that does not exist is left out (it grants nothing). Every other failure raises, so that a broken rule
+    can never mean "everything allowed".
 
     Raises:
-        OSError: Landlock is not there or refused the rules.
+        OSError: Landlock is not available or refused the rules.
     """
     version = abi()
     if version < 1:

@@ -1,4 +1,4 @@
-"""What an untrusted process can see of the file system: a short list of read-only trees and its own private folders."""
+"""What an untrusted process can see of the file system: a few read-only trees and its own private folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: Programs, libraries and the compiler. Nothing here is a secret on any distribution; a path that is missing is skipped.
+#: Programs, libraries and the compiler. None of these is secret on any distribution; missing paths are skipped.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _CPU_FACTS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
@@ -41,7 +41,7 @@ class Layout:
 def _python_trees() -> list[str]:
     trees = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
     trees.update(site.getsitepackages())
-    # Not the folder of a checkout, which holds more than our two packages: a database, a `.env`.
+    # Not the folder of a checkout, which may also hold a database or a `.env`.
     own = [os.path.realpath(root) for root in import_roots()]
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     trees.update(entry for entry in given if os.path.realpath(entry) not in own)
@@ -52,7 +52,7 @@ def _python_trees() -> list[str]:
 
 
 def _own_packages() -> list[str]:
-    """Only the two packages that the roles import, not the folder they lie in: it may hold a database or a `.env`."""
+    """Only the two packages that the roles import, not the folder around them: it may hold a database or a `.env`."""
     import kernelbench_tasks
 
     here = Path(__file__).resolve().parent.parent
@@ -60,7 +60,7 @@ def _own_packages() -> list[str]:
 
 
 def _outermost(paths: list[str]) -> tuple[str, ...]:
-    """Drops paths that lie below another one of the list, and those that do not exist."""
+    """Drops paths below another one of the list, and those that do not exist."""
     kept: list[str] = []
     for path in sorted({os.path.normpath(path) for path in paths if os.path.exists(path)}, key=len):
         if not any(path == other or path.startswith(other.rstrip("/") + "/") for other in kept):
@@ -83,11 +83,11 @@ def for_role(
     mount_points: tuple[str, ...] = (),
     tmp_bytes: int = 1 << 30,
 ) -> Layout:
-    """The layout of a role's fork server: system, Python and our two packages read-only, plus its own folders."""
+    """The layout of a role's fork server: system, Python and the two packages read-only, plus its own folders."""
     read_only = [*_SYSTEM, *_python_trees(), *_own_packages()]
     devices: tuple[str, ...] = _DEVICES
     if gpu:
-        # Without /sys the driver's start fails with error 304; it names devices, it holds no secret of a user.
+        # Without /sys the driver's start fails with error 304. It lists devices, but holds no user secrets.
         read_only += [
             "/sys",
             "/etc/OpenCL",

@@ -11,7 +11,7 @@ class Limits:
     """Limits that the kernel enforces on a process and its children.
 
     Attributes:
-        memory_bytes: private writable memory (RLIMIT_DATA) of each process; None where a GPU driver reserves more
+        memory_bytes: private writable memory (RLIMIT_DATA) of each process; None if a GPU driver reserves more
             address space than the card has memory.
         processes: processes and threads of the sandbox's user.
         file_bytes: largest file that can be written.
@@ -22,11 +22,11 @@ class Limits:
     file_bytes: int = 1 << 30
 
     def apply(self) -> None:
-        """Applies the limits to this process, for good (hard limits)."""
+        """Applies the limits to this process permanently (hard limits)."""
         if self.memory_bytes is not None:
             _lower(resource.RLIMIT_DATA, self.memory_bytes)
-            # Shared anonymous mappings do not count as data; the address space bounds them too. torch's libraries
-            # and thread stacks map a few GiB without touching them.
+            # Shared anonymous mappings do not count as data, so the address space is limited too. torch's
+            # libraries and thread stacks map a few GiB without touching them.
             _lower(resource.RLIMIT_AS, self.memory_bytes + (8 << 30))
         _lower(resource.RLIMIT_NPROC, self.processes)
         _lower(resource.RLIMIT_FSIZE, self.file_bytes)

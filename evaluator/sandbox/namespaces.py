@@ -1,7 +1,8 @@
-"""Own user, mount, PID, network, IPC and UTS namespaces around a fork server, and a second set around each child.
+"""Separate user, mount, PID, network, IPC and UTS namespaces around a fork server, and a second set around each
+child.
 
-The outer set gives a minimal read-only root without network. The inner set, made anew for every forked process, gives
-a private /proc, /tmp and PID 1, so that one candidate can neither see nor signal another one or the fork server.
+The outer set gives a minimal read-only root without network. The inner set, new for every forked process, gives a
+private /proc, /tmp and PID 1, so that one candidate can neither see nor signal another one or the fork server.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from evaluator.sandbox import syscalls
 from evaluator.sandbox.layout import Layout
 from evaluator.sandbox.syscalls import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC
 
-#: Used when the operator runs us as root: limits such as RLIMIT_NPROC do not bind the real root user at all.
+#: Used when the operator runs this as root: limits such as RLIMIT_NPROC do not apply to the real root user.
 UNPRIVILEGED_ID = 64321
 
 _OUTER = (
@@ -37,7 +38,7 @@ _INNER = (
 
 
 def _map_identity(uid: int, gid: int) -> None:
-    """Maps our own ids to themselves in the user namespace just entered."""
+    """Maps the process's ids to themselves in the user namespace just entered."""
     with open("/proc/self/setgroups", "w", encoding="ascii") as file:
         file.write("deny")
     with open("/proc/self/uid_map", "w", encoding="ascii") as file:
@@ -49,10 +50,10 @@ def _map_identity(uid: int, gid: int) -> None:
 def enter_outer(layout: Layout) -> None:
     """Moves this single-threaded process into the outer namespaces. Returns only in the new PID 1.
 
-    The process that called stays outside, waits and ends with the status of the new one.
+    The calling process stays outside, waits, and exits with the status of the new one.
 
     Raises:
-        OSError: this machine does not allow it; nothing was half done that matters, the caller should end.
+        OSError: this machine does not allow it. The caller should exit; no partial change matters.
     """
     root = os.geteuid() == 0
     uid, gid = os.geteuid(), os.getegid()
@@ -87,12 +88,12 @@ def _wait_and_exit(child: int) -> None:
 
 def _build_root(layout: Layout, uid: int) -> None:
     syscalls.mount(None, "/", None, MS_REC | MS_PRIVATE)
-    # Mounted over in our private namespace only: outside, the folder stays empty.
+    # Mounted over only in this private namespace: outside, the folder stays empty.
     base = layout.root
     syscalls.mount("tmpfs", base, "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=755")
     for path in ("/tmp", "/dev/shm", "/proc", *layout.mount_points):
         os.makedirs(base + path, exist_ok=True)
-    # Before the trees: a Python environment may itself lie below /tmp.
+    # Before the trees: a Python environment may itself be below /tmp.
     for path in ("/tmp", "/dev/shm"):
         _private_tmpfs(base + path, layout.tmp_bytes, uid)
     for path in layout.read_only:
@@ -117,7 +118,7 @@ def _build_root(layout: Layout, uid: int) -> None:
     ):
         os.symlink(destination, f"{base}/dev/{name}")
     os.makedirs(base + "/etc", exist_ok=True)
-    # torch's profiler and getpass look the user up; hiding the real names hides who else uses the machine.
+    # torch's profiler and getpass look the user up. Replacing the real names hides the machine's other users.
     with open(base + "/etc/passwd", "w", encoding="ascii") as file:
         file.write(f"sandbox:x:{uid}:{uid}::/tmp:/bin/sh\n")
     with open(base + "/etc/group", "w", encoding="ascii") as file:
@@ -146,9 +147,9 @@ def enter_inner(
 ) -> None:
     """Gives a freshly forked child its own namespaces. Returns only in the process that will run untrusted code.
 
-    Between it and the fork server stands a new PID 1 of ours, which runs nothing untrusted, reaps orphans and obeys
-    the one-byte commands of the referee on ``control`` (see :func:`_serve_as_init`). ``private`` folders get an empty
-    tmpfs each; ``before_fork`` runs while this process may still mount.
+    Between it and the fork server is a new, trusted PID 1, which runs nothing untrusted, reaps orphans and obeys
+    the one-byte commands of the referee on ``control`` (see :func:`_serve_as_init`). ``private`` folders get an
+    empty tmpfs each; ``before_fork`` runs while this process may still mount.
     """
     uid, gid = os.getuid(), os.getgid()
     syscalls.unshare(_INNER)
@@ -168,7 +169,7 @@ def enter_inner(
         syscalls.drop_capabilities()
         return
     syscalls.drop_capabilities()
-    # Nothing in the namespace may look into PID 1 or trace it.
+    # Nothing in the namespace may inspect or trace PID 1.
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
     _serve_as_init(control, runner)
 
@@ -189,7 +190,7 @@ def _serve_as_init(control: socket.socket, runner: int) -> None:
     control.send(b"R" + struct.pack("<I", runner))
     while True:
         if _reap(runner):
-            # The runner is gone: nothing that it left behind may live on. Our end is the end of the namespace.
+            # The runner is gone: no process that it left may survive. When PID 1 ends, the namespace ends.
             os._exit(0)
         ready, _, _ = select.select([line, wake_read], [], [])
         if wake_read in ready:
@@ -215,7 +216,7 @@ def _signal_everyone(number: int) -> None:
 
 
 def _reap(runner: int) -> bool:
-    """Collects ended children; True when the runner is among them."""
+    """Reaps ended children; True when the runner is among them."""
     ended = False
     while True:
         try:

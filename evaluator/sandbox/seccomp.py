@@ -1,9 +1,9 @@
-"""A seccomp filter, assembled by hand: system calls that no kernel, compiler or tensor library needs are refused.
+"""A seccomp filter, assembled by hand: refuses system calls that no kernel, compiler or tensor library needs.
 
-A deny list, not an allow list: CUDA's driver, OpenMP, compilers and torch use a moving set of calls, while the calls
-below are those by which a process reaches other processes, the network, the clock, kernel modules or new namespaces.
-A refused call fails with EPERM; `clone3` answers ENOSYS so that libc falls back to `clone`, whose flags a filter can
-read.
+A deny list, not an allow list: CUDA's driver, OpenMP, compilers and torch use a changing set of calls, while the
+calls below are those by which a process reaches other processes, the network, the clock, kernel modules or new
+namespaces. A refused call fails with EPERM; `clone3` answers ENOSYS so that libc falls back to `clone`, whose
+flags a filter can read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RET_ALLOW = 0x7FFF0000
 _RET_ERRNO = 0x00050000
 _RET_KILL_PROCESS = 0x80000000
 
-# name: (x86-64, AArch64); None where the architecture has no such call.
+# name: (x86-64, AArch64); None if the architecture has no such call.
 _DENIED: dict[str, tuple[int | None, int | None]] = {
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "process_madvise": (440, 440), "pidfd_getfd": (438, 438), "kcmp": (312, 272),
@@ -38,7 +38,7 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "sethostname": (170, 161), "setdomainname": (171, 162), "iopl": (172, None), "ioperm": (173, None),
     "modify_ldt": (154, None), "quotactl": (179, 60), "open_by_handle_at": (304, 265),
     "name_to_handle_at": (303, 264), "personality": (135, 92), "vhangup": (153, 58), "syslog": (103, 116),
-    # Signals from the kernel itself: a stopped process could have itself continued.
+    # Signals from the kernel itself, with which a stopped process could resume itself.
     "timer_create": (222, 107), "mq_notify": (244, 184),
     "fanotify_init": (300, 262), "migrate_pages": (256, 238), "move_pages": (279, 239),
 }  # fmt: skip
@@ -49,7 +49,8 @@ _CLONE3 = (435, 435)
 _SETSID = (112, 157)
 _FCNTL = (72, 25)
 _MEMFD_CREATE = (319, 279)
-# Calls whose first argument names a process. Where the process ids of others mean something, only our own may be named.
+# Calls whose first argument names a process. In the tier where outside process ids are visible, only the process's
+# own is allowed.
 _SIGNALS = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131)}
 _SCHEDULING = {
     "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
@@ -99,13 +100,13 @@ def build(
 
     Args:
         unix_sockets: allow `socket(AF_UNIX)`; CUDA's start fails without it (error 304, measured on an H200).
-        new_sessions: allow `setsid`; safe where a PID namespace ends every process anyway.
+        new_sessions: allow `setsid`; safe if a PID namespace ends every process anyway.
         shared_memory_files: allow `memfd_create`.
-        alone: process id outside of which no process may be signalled or scheduled, for a tier without a PID namespace:
-            Landlock holds signals back from Linux 6.12 on only, and never who may run on which core.
+        alone: the only process id that may be signalled or scheduled, for a tier without a PID namespace: Landlock
+            blocks signals only from Linux 6.12 on, and never restricts CPU affinity.
 
     Raises:
-        OSError: this processor architecture has no table here.
+        OSError: there is no table for this processor architecture.
     """
     if syscalls.MACHINE not in _AUDIT_ARCH:
         raise OSError(errno.ENOSYS, f"no seccomp table for {syscalls.MACHINE}")
@@ -117,7 +118,7 @@ def build(
     program.add(_RETURN, _RET_KILL_PROCESS)
     program.add(_LOAD, _NUMBER)
     if column == 0:
-        # x32 calls carry bit 30 and would slip past a filter that compares 64-bit numbers.
+        # x32 calls have bit 30 set and would pass a filter that compares 64-bit numbers.
         program.add(_JGE, 0x40000000, 0, 1)
         program.add(_RETURN, _RET_KILL_PROCESS)
     denied = [pair[column] for pair in _DENIED.values()]
@@ -133,7 +134,7 @@ def build(
             program.add(_RETURN, refuse)
     program.add(_JEQ, _CLONE3[column], 0, 1)
     program.add(_RETURN, _RET_ERRNO | errno.ENOSYS)
-    # socket(family): everything but AF_UNIX, and that only where asked for.
+    # socket(family): deny all but AF_UNIX, and allow that only if requested.
     program.add(_JEQ, _SOCKET[column], 0, 4 if unix_sockets else 1)
     if unix_sockets:
         program.add(_LOAD, _argument(0))
@@ -152,26 +153,26 @@ def build(
         program.add(_LOAD, _NUMBER)
     if alone is not None:
         for pair, own in [(p, alone) for p in _SIGNALS.values()] + [(p, 0) for p in _SCHEDULING.values()]:
-            # 0 is oneself, or one's own process group, which nobody else is in.
+            # 0 is the process itself, or its own process group, which contains no other process.
             program.add(_JEQ, pair[column], 0, 5)
             program.add(_LOAD, _argument(0))
             program.add(_JEQ, 0, 2, 0)
             program.add(_JEQ, own, 1, 0)
             program.add(_RETURN, refuse)
             program.add(_LOAD, _NUMBER)
-    # prlimit64(pid): only on oneself, or a candidate could starve the process that freezes it.
+    # prlimit64(pid): only on itself, or a candidate could starve the process that freezes it.
     program.add(_JEQ, _PRLIMIT64[column], 0, 4)
     program.add(_LOAD, _argument(0))
     program.add(_JEQ, 0, 1, 0)
     program.add(_RETURN, refuse)
     program.add(_LOAD, _NUMBER)
-    # fcntl(F_SETSIG): data on a socket could be answered by a signal to continue.
+    # fcntl(F_SETSIG): data on a socket could trigger a continue signal.
     program.add(_JEQ, _FCNTL[column], 0, 4)
     program.add(_LOAD, _argument(1))
     program.add(_JEQ, _F_SETSIG, 0, 1)
     program.add(_RETURN, refuse)
     program.add(_LOAD, _NUMBER)
-    # prctl(PR_SET_TSC): to read the processor's clock could become a fault, which a candidate would answer as it likes.
+    # prctl(PR_SET_TSC): clock reads could be made to fault, and a candidate could then fake the answer.
     program.add(_JEQ, _PRCTL[column], 0, 4)
     program.add(_LOAD, _argument(0))
     program.add(_JEQ, _PR_SET_TSC, 0, 1)
@@ -186,7 +187,7 @@ def build(
 
 
 def install(program: bytes) -> None:
-    """Installs the filter for this process and all it will ever start; cannot be undone. Needs no_new_privs."""
+    """Installs the filter for this process and all its children; cannot be undone. Needs no_new_privs."""
 
     class _FilterProgram(ctypes.Structure):
         _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]

@@ -55,7 +55,7 @@ def _check(result: int, what: str) -> int:
 
 
 def syscall(number: int, *arguments: object, what: str = "") -> int:
-    """Calls a system call by number; raises OSError with ``what`` in the message."""
+    """Makes a system call by number; raises OSError with ``what`` in the message."""
     ctypes.set_errno(0)
     return _check(int(_libc.syscall(ctypes.c_long(number), *arguments)), what or f"syscall {number}")
 
@@ -116,15 +116,15 @@ def prctl(option: int, value: int = 0, argument: int = 0) -> None:
 
 
 def drop_capabilities() -> None:
-    """Gives up every capability for good: ambient, bounding, effective, permitted, inheritable; no new privileges."""
+    """Drops every capability permanently: ambient, bounding, effective, permitted, inheritable; no new privileges."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(64):
         try:
             prctl(PR_CAPBSET_DROP, capability)
         except OSError:
-            # EINVAL past the last capability of this kernel, EPERM when CAP_SETPCAP is already gone: with
-            # no_new_privs set the bounding set no longer matters, since nothing can gain a capability again.
+            # EINVAL past the last capability of this kernel, EPERM if CAP_SETPCAP is already gone. With
+            # no_new_privs set, the bounding set no longer matters, because no capability can be gained again.
             break
     header = (ctypes.c_uint32 * 2)(_LINUX_CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)()
@@ -140,7 +140,7 @@ class _IoVec(ctypes.Structure):
 
 
 class Gatherer:
-    """Reads the same stretches of another process's memory again and again.
+    """Reads the same ranges of another process's memory repeatedly.
 
     Args:
         pid: of the process.
@@ -163,10 +163,10 @@ class Gatherer:
         self._read.restype = ctypes.c_ssize_t
 
     def read(self) -> bytes:
-        """What they hold now, one after the other.
+        """Their current contents, concatenated.
 
         Raises:
-            OSError: one of them is not wholly readable there (EFAULT), or the process is gone (ESRCH).
+            OSError: one of them is not completely readable (EFAULT), or the process is gone (ESRCH).
         """
         found = []
         for remote, count, wanted in self._parts:
@@ -191,7 +191,7 @@ def process_vm_read(pid: int, address: int, target: memoryview) -> None:
     """Copies ``len(target)`` bytes from ``address`` of another process.
 
     Raises:
-        OSError: the range is not wholly readable there, or this process may not read it.
+        OSError: the range is not completely readable, or this process may not read it.
     """
     _libc.process_vm_readv.restype = ctypes.c_ssize_t
     length = target.nbytes

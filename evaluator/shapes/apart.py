@@ -1,8 +1,9 @@
-"""What keeps splits apart: which shapes are near each other.
+"""Keeps splits apart: which shapes are near each other.
 
-Neighboring shapes run nearly alike, so a held-out shape beside a visible one measures what was tuned, not what was learned.
-Two shapes are near if their choices are equal and every integer dimension is within :data:`STEPS` of its multiples (though
-no more than a quarter: a batch of 2 is far from one of 16) or within :data:`SHARE` of the larger value.
+Neighboring shapes perform nearly alike, so a held-out shape next to a visible one measures tuning, not
+generalization. Two shapes are near if their choices are equal and every integer dimension is within :data:`STEPS`
+of its multiples (but at most a quarter: a batch of 2 is far from one of 16) or within :data:`SHARE` of the larger
+value.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def are_near(space: Space, one: Dims, other: Dims) -> bool:
 
 
 def octaves_between(space: Space, shape: Dims, others: Iterable[Dims]) -> float:
-    """How far the closest of some shapes is: in its dimension that differs most, in octaves; infinite where choices differ."""
+    """Distance to the closest of some shapes, in octaves, in the dimension that differs most; infinite if choices
+    differ.
+    """
     return min((_distance(space, shape, other) for other in others), default=math.inf)
 
 

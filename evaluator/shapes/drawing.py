@@ -1,4 +1,4 @@
-"""What everything that draws shapes shares: a shape with the name of its stratum, the device's limits, and legal values."""
+"""Shared parts of drawing shapes: a shape with the name of its stratum, the device's limits, and legal values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the device allows and what of it kernels are tuned to.
+    """What the device allows, and the hardware figures that kernels are tuned to.
 
     Attributes:
         fit: which of some shapes stay within the caps of memory and time.
-        sizes: bytes of all inputs at each of some shapes; None where nobody can tell without running the task.
+        sizes: bytes of all inputs at each of some shapes; None if unknown without running the task.
         cap_bytes: of the inputs of a shape.
         cache_bytes: of the cache that a kernel's inputs may or may not fit in.
         processors: multiprocessors of a GPU, cores of a CPU.
@@ -53,7 +53,9 @@ def is_legal(dim: IntegerDim, value: int) -> bool:
 
 
 def nearest(dim: IntegerDim, value: float, tier: int = 1) -> int:
-    """The legal value nearest to ``value`` on the alignment tier, if the range has one there; 0 only where it is the end."""
+    """The legal value nearest to ``value`` on the alignment tier, if the range has one there; 0 only if it is the
+    end.
+    """
     for step in (math.lcm(dim.multiple_of, tier), dim.multiple_of):
         first, last = -(-max(dim.low, 1) // step) * step, dim.high // step * step
         if first <= last:

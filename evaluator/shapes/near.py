@@ -1,4 +1,4 @@
-"""Sizes beside a task's own: those at which a module of this configuration is called as well."""
+"""Sizes near a task's own, at which a module of this configuration is also called."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from evaluator.shapes.strata import is_prime
 
 #: Octaves below and above its own size within which a dimension varies.
 _BELOW, _ABOVE = 3, 1
-#: How many dimensions differ from their own size in one shape: mostly one or two, so that shapes keep a realistic volume;
-#: 0 stands for all.
+#: How many dimensions differ from their own size in one shape: mostly one or two, so that shapes keep a realistic
+#: volume; 0 stands for all.
 _HOW_MANY = (1, 1, 2, 2, 0)
 _TIERS = (1, 2, 4, 8, 16, 64, 128)
-#: Part of all sizes that are awkward on purpose: one beside a size on a tier, or a prime.
+#: Share of sizes that are awkward on purpose: one off a size on a tier, or a prime.
 _BESIDE, _PRIME = 0.25, 0.1
-#: First dimension of a small shape, and log of the product of the others that vary, at most.
+#: Largest first dimension of a small shape, and largest log of the product of the other varying ones.
 _SMALL_FIRST, _SMALL = (1, 1, 1, 2, 4, 7, 16), 18.0
-#: How far below a size a prime is looked for, and beyond which size none is.
+#: How far below a size primes are searched, and the size above which there is no search.
 _PRIME_WITHIN, _LARGEST_PRIME = 200, 1 << 24
 
 
 class NearShapes:
-    """Endlessly many shapes of one seed.
+    """An endless series of shapes for one seed.
 
     Args:
         space: the task's dimensions.
         varying: those of them that vary; at least one integer.
-        own: the task's own shape, which is what the others have.
+        own: the task's own shape; the other dimensions keep its sizes.
         seed: same seed, same shapes.
     """
 
@@ -43,14 +43,19 @@ class NearShapes:
         self._ranges = {name: dim for name, dim in beside.items() if dim.low < dim.high}
 
     def near(self) -> Iterator[Dims]:
-        """One or two dimensions, sometimes all, from 1/8 to 2 times their own size, log-uniform and within the legal range."""
+        """One or two dimensions, sometimes all, at 1/8 to 2 times their own size, log-uniform and within the legal
+        range.
+        """
         names = [*self._ranges, *(name for name, dim in self._choices.items() if len(dim.values) > 1)]
         while names:
             count = min(self._random.choice(_HOW_MANY) or len(names), len(names))
             yield self._own | {name: self._value(name) for name in self._random.sample(names, count)}
 
     def small(self) -> Iterator[Dims]:
-        """The first dimension, which is the batch or the rows, is 1 or little more; the others are so small that launches dominate."""
+        """The first dimension, which is the batch or the rows, is 1 or slightly larger.
+
+        The others are so small that launches dominate.
+        """
         first = next(iter(self._sizes))
         while True:
             sizes = {name: max(int(self._own[name]), 1) for name in self._sizes if name != first}
@@ -80,7 +85,7 @@ class NearShapes:
 
 
 def _beside_own(dim: IntegerDim) -> IntegerDim:
-    """The legal sizes from 1/8 to 2 times a dimension's own; it alone where that is zero."""
+    """The legal sizes from 1/8 to 2 times a dimension's own; only its own if that is zero."""
     low, high = ends(dim)
     least = max(low, -(-dim.default // (1 << _BELOW)), min(1, dim.default))
     step = dim.multiple_of

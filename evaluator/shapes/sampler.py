@@ -1,20 +1,23 @@
 """Draws the shapes of the four splits of a task.
 
-What is timed is what people run, in three strata:
+Timed shapes represent real use, in three strata:
 
 - ``own``: the sizes in the file, the same in every split;
-- ``near``: dimensions that vary at run time from 1/8 to 2 times their own size (:mod:`evaluator.shapes.near`);
+- ``near``: dimensions that vary at run time, at 1/8 to 2 times their own size (:mod:`evaluator.shapes.near`);
 - ``small``: batch 1 and other sizes at which launches dominate.
 
-``adversarial`` has the named strata of :mod:`evaluator.shapes.strata` instead, because it looks for wrong results and not for
-speed: there the configuration varies, too, over its whole legal range.
+``adversarial`` has the named strata of :mod:`evaluator.shapes.strata` instead, because it looks for wrong results,
+not
+speed. There the configuration varies too, over its whole legal range.
 
-Near shapes of different splits lie apart (:mod:`evaluator.shapes.apart`): no ``validation`` shape is near a ``visible`` one, no
-``held_out`` shape near either. Where a space has too few shapes for that, those farthest away are taken, and
-:meth:`Sampler.remark` says so. Held-out shapes stay away from shapes of a user's own traffic, too.
+Near shapes of different splits are kept apart (:mod:`evaluator.shapes.apart`): no ``validation`` shape is near a
+``visible`` one, and no ``held_out`` shape is near either. If a space has too few shapes for that, the farthest
+ones are
+used, and :meth:`Sampler.remark` says so. Held-out shapes also avoid shapes of a user's own traffic.
 
-Not drawn: inputs in other layouts or at misaligned addresses (they are what `get_inputs` makes; whatever else arrives at a
-delivered module is sent to the reference by its guards), and more than 2^31 elements (beyond what a device's caps allow).
+Not drawn: inputs in other layouts or at misaligned addresses (layouts are what `get_inputs` makes; a delivered
+module's
+guards send everything else to the reference), and more than 2^31 elements (beyond a device's caps).
 """
 
 from __future__ import annotations
@@ -30,15 +33,16 @@ from evaluator.shapes.strata import draw_strata
 
 SPLITS = ("visible", "validation", "held_out", "adversarial")
 TIMED = ("own", "near", "small")
-#: Timed shapes per split beside ``own``. Few, because each costs a compilation of every baseline for exactly this shape.
+#: Timed shapes per split besides ``own``. Few, because each costs a compilation of every baseline for exactly this
+#: shape.
 NEAR = {"visible": 2, "validation": 3, "held_out": 4}
 SMALL = {"visible": 0, "validation": 1, "held_out": 1}
 COUNTS = {**{split: 1 + NEAR[split] + SMALL[split] for split in NEAR}, "adversarial": 8}
-#: One of so many further validation shapes is small.
+#: One of this many further validation shapes is small.
 _SMALL_OF_FURTHER = 4
 #: Proposals per wanted shape before the search ends.
 _ATTEMPTS = 40
-#: Proposals that are probed at once, at least: a shape more takes longer than a question more.
+#: Least number of proposals that are probed at once: another request costs more than another shape.
 _ASKED = 2
 
 
@@ -49,7 +53,7 @@ class Sampler:
         space: the task's dimensions.
         digest: of the task: same digest, same shapes.
         limits: of the device.
-        checked: the same for ``adversarial`` shapes, which are to be checked quickly.
+        checked: the same for ``adversarial`` shapes, whose checks must be quick.
         varying: the dimensions that vary in timed shapes, see :func:`evaluator.shapes.space.varying`.
     """
 
@@ -71,8 +75,8 @@ class Sampler:
 
         Args:
             split: one of SPLITS.
-            secret: seed of ``held_out``, which nobody has seen; unused elsewhere.
-            exempt: shapes that a user really has; ``held_out`` stays away from them, too.
+            secret: seed of ``held_out``, which must be unknown in advance; unused elsewhere.
+            exempt: shapes of a user's real program; ``held_out`` avoids them too.
         """
         if split == "held_out":
             return self._draw(split, secret, exempt)
@@ -81,9 +85,10 @@ class Sampler:
         return self._kept[split]
 
     def further(self, count: int) -> list[Drawn]:
-        """At most so many validation shapes more, near and small, to choose among several candidates; the same every time.
+        """At most ``count`` further validation shapes, near and small, to choose among candidates; the same every
+        time.
 
-        Whoever uses them gives them to the held-out split as shapes to stay away from.
+        The caller must tell the held-out split to avoid them.
         """
         if not self._varies:
             return []
@@ -94,7 +99,9 @@ class Sampler:
         return near + search.take("small", count // _SMALL_OF_FURTHER)
 
     def remark(self, split: str) -> str:
-        """Why the shapes that were drawn last for a split are not as far from the others as they should be; empty if they are."""
+        """Why the shapes last drawn for a split are closer to other splits than they should be; empty if they are
+        not.
+        """
         return self._remarks.get(split, "")
 
     def proposals(self, seed: str) -> NearShapes:
@@ -119,7 +126,9 @@ class Sampler:
         return [self.own, *near, *search.take("small", SMALL[split])]
 
     def _choices(self, names: Sequence[str], most: int, stratum: str) -> list[Drawn]:
-        """Where no size varies: the task's own shape, and others with other choices; the same in every split."""
+        """For tasks without a varying size: the task's own shape, and others with other choices; the same in every
+        split.
+        """
         values = {n: dim.values for n, dim in self.space.items() if n in names and isinstance(dim, ChoiceDim)}
         combinations = islice(product(*values.values()), most)
         shapes = [self.own.dims | dict(zip(values, chosen, strict=True)) for chosen in combinations]
@@ -139,7 +148,9 @@ class _Search:
         self._seen = {_key(dims) for dims in (self._own, *known)}
 
     def take(self, stratum: str, most: int, *, refused: bool = True) -> list[Drawn]:
-        """At most so many shapes of a stratum; near ones that lie apart first, others only if ``refused`` ones may be taken."""
+        """At most ``most`` shapes of a stratum: near ones that are apart first, others only if ``refused`` ones
+        may be taken.
+        """
         apart: list[Dims] = []
         too_near: list[Dims] = []
         for few in _batched(self._new(getattr(self._proposals, stratum)(), most), max(most, _ASKED)):
@@ -151,25 +162,27 @@ class _Search:
         if refused:
             far = sorted(too_near, key=lambda dims: -octaves_between(self._space, dims, self._others))
             apart += [dims for dims in far if dims not in self._others]
-            # The very same shapes only where there is nothing else.
+            # Identical shapes only if there is nothing else.
             apart = apart or far
         return [Drawn(dims, stratum) for dims in apart[:most]]
 
     def _possible(self, shapes: list[Dims]) -> list[Dims]:
-        """Those within the device's caps, or no larger in any dimension than the task's own shape, which is always taken."""
+        """Shapes within the device's caps, or no larger in any dimension than the task's own shape, which is
+        always taken.
+        """
         larger = [dims for dims in shapes if not self._is_within_own(dims)]
         fits = dict(zip(map(_key, larger), self._limits.fit(larger) if larger else [], strict=True))
         return [dims for dims in shapes if fits.get(_key(dims), True)]
 
     def remark(self, chosen: list[Drawn], split: str) -> str:
-        """What should be known of the shapes that were chosen."""
+        """A note about the chosen shapes, if needed."""
         near = sum(self._is_near(drawn.dims) for drawn in chosen)
         same = sum(drawn.dims in self._others for drawn in chosen)
         if not near:
             return ""
         told = f"{near} of {len(chosen)} {split} shapes are within {STEPS} steps or {SHARE:.0%} of those of other splits"
         return f"too few shapes fit that lie apart: {told}" + (
-            f", and {same} of them are the very same" if same else ""
+            f", and {same} of them are identical" if same else ""
         )
 
     def _new(self, proposals: Iterator[Dims], most: int) -> Iterator[Dims]:

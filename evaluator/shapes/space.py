@@ -75,7 +75,7 @@ def parse_space(dims: Any) -> Space:
 
 
 def as_fields(space: Space) -> dict[str, dict[str, Any]]:
-    """The space as a description tells it, in the form that :func:`parse_space` reads."""
+    """The space in the form of a description, which :func:`parse_space` reads."""
     return {
         name: {"min": dim.low, "max": dim.high, "multiple_of": dim.multiple_of, "default": dim.default}
         if isinstance(dim, IntegerDim)
@@ -90,17 +90,17 @@ def defaults(space: Space) -> Dims:
 
 
 def varying(space: Space, configuration: Collection[str], named: Collection[str] = ()) -> list[str]:
-    """The dimensions that timed shapes may have at other sizes than their own.
+    """The dimensions that may have other sizes than their own in timed shapes.
 
-    A module is deployed with one configuration, so what `get_init_inputs` takes stays as it is in the file: its range in
-    `DIMS` says what is legal, and only correctness is looked at there (stratum `adversarial`). It varies where the user names
-    it (`space` of a request, `VARIES` of a file; shapes and traffic that the user gives are taken as they are), and in a
-    task of which no size varies at run time.
+    A module is deployed with one configuration, so the arguments of `get_init_inputs` keep the file's values.
+    Their range in `DIMS` says what is legal, and only correctness is checked there (stratum `adversarial`). They
+    vary if the user names them (`space` of a request, `VARIES` of a file; given shapes and traffic are used as
+    they are), or if no size of the task varies at run time.
 
     Args:
         space: of the task.
-        configuration: what its `get_init_inputs` takes.
-        named: what its user wants varied, too.
+        configuration: the arguments of its `get_init_inputs`.
+        named: what its user also wants varied.
     """
     free = [
         name

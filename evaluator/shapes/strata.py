@@ -1,12 +1,12 @@
-"""Named strata: shapes at which kernels that are right or quick elsewhere fail, each for a reason of its own.
+"""Named strata: shapes at which kernels that work or are fast elsewhere fail, each for its own reason.
 
-A stratum maps a size that was drawn anywhere to the nearest that has its property (a prime, a power of two + 1), in every
-dimension that has one, or picks shapes by what the device is: its number of processors, its cache, its caps. Each proposes
-some shapes, large ones first, and the first that stays within the caps is taken.
+A stratum maps a freely drawn size to the nearest one with its property (a prime, a power of two + 1), in every
+dimension that allows it, or chooses shapes by hardware figures: the number of processors, the cache, the caps.
+Each proposes some shapes, large ones first, and the first that stays within the caps is used.
 
-An evaluation has room for :data:`evaluator.shapes.sampler.COUNTS` ``["adversarial"]`` of them. What finds most slips is
-always there (:data:`ALWAYS`, and sizes of two of these shapes :data:`CROSSED`); the seed decides which others are. Large
-shapes are among those others, because a float64 reference takes seconds there.
+An evaluation has room for :data:`evaluator.shapes.sampler.COUNTS` ``["adversarial"]`` of them. The most effective
+ones are always included (:data:`ALWAYS`, and sizes of two of these shapes :data:`CROSSED`); the seed decides about
+the others. Large shapes are among those others, because a float64 reference takes seconds there.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dataclasses import dataclass
 from evaluator.shapes.drawing import Drawn, Limits, ends, is_legal, nearest, octaves
 from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space
 
-#: Base-2 logarithm of the product of all dimensions, attempt by attempt: large enough for several tiles each way, and
-#: small enough for a float64 reference.
+#: Base-2 logarithm of the product of all dimensions, attempt by attempt: large enough for several tiles in each
+#: direction, small enough for a float64 reference.
 _BUDGETS = (20, 16, 12, 8)
-#: The same where one dimension or all but one are as large as they may be.
+#: The same if one dimension, or all but one, are as large as allowed.
 _WIDE_BUDGETS = (22, 18, 14, 10)
 #: Base-2 logarithm of the size from which sizes are drawn.
 _FROM = 4.0
-#: Beyond it nobody looks for primes.
+#: Above this, primes are not searched.
 _LARGEST_PRIME = 1 << 24
 _TINY_ELEMENTS = 1 << 15
 _TILES = (1, 8, 16, 32, 64, 128)
 _WAVES = (1, 2, 3)
-#: Shapes whose inputs are sized at once when one of a given size is looked for.
+#: How many shapes' input sizes are requested at once when looking for one of a given size.
 _GRID, _FINE = 17, 8
 
 _Nearest = Callable[[IntegerDim, int], int | None]
@@ -46,13 +46,14 @@ class _Draw:
     choices: Dims
     generator: random.Random
     limits: Limits
-    #: One of the widest dimensions: the long side of what is tall, the short side of what is short.
+    #: One of the widest dimensions: the long side of a tall shape, the short side of a short one.
     axis: str
 
     def sizes(self, budget: float, exponents: dict[str, float] | None = None) -> dict[str, int]:
         """Sizes whose product is at most 2 to the ``budget``, as far as the lower ends allow.
 
-        Log-uniform if no logarithms are given, from 16 on where a dimension gets so far: small sizes have strata of their own.
+        Log-uniform if no logarithms are given, from 16 on if a dimension gets so far: small sizes have their own
+        strata.
         """
         lows = {name: octaves(dim)[0] for name, dim in self.integers.items()}
         if exponents is None:
@@ -75,7 +76,7 @@ class _Draw:
 
 @dataclass(frozen=True)
 class Stratum:
-    """Proposes shapes of one kind, the best first; none where the space has none."""
+    """Proposes shapes of one kind, the best first; none if the space has none."""
 
     name: str
     propose: Callable[[_Draw], list[Dims]]
@@ -85,7 +86,7 @@ class Stratum:
 
 
 def _with(property_of: _Nearest) -> Callable[[_Draw], list[Dims]]:
-    """Shapes of which every dimension has the property that can; the others are as they were drawn."""
+    """Shapes in which every dimension that can has the property; the others stay as drawn."""
 
     def propose(draw: _Draw) -> list[Dims]:
         shapes = []
@@ -101,7 +102,10 @@ def _with(property_of: _Nearest) -> Callable[[_Draw], list[Dims]]:
 
 
 def _beside_power(offset: int, least: int) -> _Nearest:
-    """``2^k + offset`` with 2^k at least ``least``; where sizes have steps, so many steps are a power, and ±1 are steps."""
+    """``2^k + offset`` with 2^k at least ``least``.
+
+    If sizes have steps, the number of steps is a power, and ±1 are steps.
+    """
 
     def find(dim: IntegerDim, target: int) -> int | None:
         step = dim.multiple_of if abs(offset) <= 1 else 1
@@ -140,7 +144,7 @@ def _odd_multiple(tier: int) -> _Nearest:
 
 
 def _exactly(value: int) -> Callable[[_Draw], list[Dims]]:
-    """All dimensions that can have the value, or one of them; the others as they were drawn, or as small as they may be."""
+    """All dimensions that can have the value, or one of them; the others as drawn, or as small as allowed."""
 
     def propose(draw: _Draw) -> list[Dims]:
         able = [name for name, dim in draw.integers.items() if is_legal(dim, value)]
@@ -181,7 +185,7 @@ def _short(draw: _Draw) -> list[Dims]:
 
 
 def _wave(beside: int) -> Callable[[_Draw], list[Dims]]:
-    """So many rows or tiles that the last round over the processors is full, or one over or short of it."""
+    """Rows or tiles whose number just fills the last round over the processors, or is one more or one less."""
 
     def propose(draw: _Draw) -> list[Dims]:
         counts = [(waves * draw.limits.processors + beside, tile) for waves in _WAVES for tile in _TILES]
@@ -204,9 +208,11 @@ def _wave(beside: int) -> Callable[[_Draw], list[Dims]]:
 
 
 def _of_bytes(draw: _Draw, wanted: list[float]) -> list[Dims]:
-    """Shapes with inputs of nearly so many bytes, at most; found on a path from the smallest shape to the largest.
+    """Shapes whose inputs have nearly, and at most, these bytes, found on a path from the smallest to the largest
+    shape.
 
-    All dimensions grow along it, each at its own pace, so every size is somewhere on it. It takes two questions to the task.
+    All dimensions grow along it, each at its own rate, so every size is somewhere on it. It takes two requests to
+    the task.
     """
     paces = {name: draw.generator.choice((0.5, 1.0, 2.0)) for name in draw.integers}
 
@@ -239,7 +245,7 @@ def _cache(share: float) -> Callable[[_Draw], list[Dims]]:
         if wanted > draw.limits.cap_bytes:
             return []
         shapes = _of_bytes(draw, [wanted])
-        # A space may end below, or begin above.
+        # A space may end below it, or begin above it.
         sizes = draw.limits.sizes(shapes) if shapes else []
         return [dims for dims, size in zip(shapes, sizes, strict=True) if size and size > wanted / 2]
 
@@ -285,7 +291,8 @@ STRATA: dict[str, Stratum] = {
 
 
 def draw_strata(space: Space, seed: str, limits: Limits, most: int) -> list[Drawn]:
-    """At most so many shapes, each of another stratum as long as there are others: what is always there, then in random order.
+    """At most ``most`` shapes, each of another stratum while there are others: the fixed ones, then in random
+    order.
 
     Args:
         space: with at least one integer dimension.
@@ -298,7 +305,7 @@ def draw_strata(space: Space, seed: str, limits: Limits, most: int) -> list[Draw
     generator.shuffle(others)
     turn, axis = generator.randrange(1 << 16), _axis(space, generator)
     chosen: list[Drawn] = []
-    # A small space has few strata: then each has a second shape.
+    # A small space has few strata: then each gets a second shape.
     order = [*ALWAYS, CROSSED, *others, *ALWAYS, *others]
     while order and len(chosen) < most:
         count = most - len(chosen) if chosen else min(len(ALWAYS), most)
@@ -312,14 +319,17 @@ def draw_strata(space: Space, seed: str, limits: Limits, most: int) -> list[Draw
         turn += len(names)
         for name, dims in zip(names, _first_that_fits(proposals, limits), strict=True):
             if dims is not None and len(chosen) < most and all(dims != other.dims for other in chosen):
-                # Where shapes are judged in turn, slips are found earlier there than behind the long ones.
+                # When shapes are judged in turn, errors show earlier there than after the long ones.
                 place = 1 + len(_CROSSES) if name == CROSSED else len(chosen)
                 chosen.insert(place, Drawn(dims, name))
     return chosen
 
 
 def _crossed(space: Space, chosen: list[Drawn], generator: random.Random) -> list[Dims]:
-    """Two shapes, with one size of one in the other: whoever keeps something by some of the sizes has it from another shape."""
+    """Two shapes that each have one size of the other.
+
+    A candidate that caches by only some of the sizes uses the wrong entry.
+    """
     seen = [drawn.dims for drawn in chosen if drawn.stratum in _CROSSES]
     integers = [name for name, dim in space.items() if isinstance(dim, IntegerDim)]
     if len(seen) < 2 or len(integers) < 2:
@@ -330,7 +340,7 @@ def _crossed(space: Space, chosen: list[Drawn], generator: random.Random) -> lis
 
 
 def draw_every(space: Space, seed: str, limits: Limits) -> tuple[list[Drawn], list[str]]:
-    """One shape of each stratum that applies, and the names of those of which no shape stays within the caps."""
+    """One shape of each stratum that applies, and the names of those for which no shape stays within the caps."""
     generator = random.Random(f"every:{seed}")
     axis = _axis(space, generator)
     proposals = {name: _propose(space, name, generator, limits, n, axis) for n, name in enumerate(STRATA)}
@@ -350,7 +360,7 @@ def _axis(space: Space, generator: random.Random) -> str:
 def _propose(
     space: Space, name: str, generator: random.Random, limits: Limits, turn: int, axis: str
 ) -> list[Dims]:
-    """Choices take turns, so that a few shapes show each value of them."""
+    """Choices alternate, so that a few shapes include each of their values."""
     integers = {name: dim for name, dim in space.items() if isinstance(dim, IntegerDim)}
     choices: Dims = {
         name: dim.values[turn % len(dim.values)] for name, dim in space.items() if isinstance(dim, ChoiceDim)
@@ -359,7 +369,7 @@ def _propose(
 
 
 def _first_that_fits(proposals: list[list[Dims]], limits: Limits) -> list[Dims | None]:
-    """The first shape of each list that stays within the caps; all lists ask at once."""
+    """The first shape of each list that stays within the caps; one request for all lists."""
     found: list[Dims | None] = [None] * len(proposals)
     for attempt in range(max(map(len, proposals), default=0)):
         waiting = [n for n, shapes in enumerate(proposals) if found[n] is None and attempt < len(shapes)]

@@ -1,6 +1,7 @@
-"""Shapes that a user's program really calls a module at, each with a weight: from a task's `TRAFFIC` or from a request.
+"""Shapes at which a user's program really calls a module, each with a weight: from a task's `TRAFFIC` or a
+request.
 
-Weights are numbers of calls, or anything in proportion to them. They come from an untrusted file or over the network.
+Weights are call counts, or anything proportional to them. They come from an untrusted file or over the network.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from evaluator.errors import RoleFailure
 from evaluator.shapes.space import Dims, Space, check_shape
 
 MOST_ROWS = 64
-#: Shapes of the space that are drawn beside those of the traffic, so that nothing is found that runs at these alone.
+#: Drawn shapes beside those of the traffic, so that no candidate wins that only works at these.
 _DRAWN_BESIDE = 2
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """A table of shapes with weights, heaviest first; empty where nobody gave one.
+    """A table of shapes with weights, heaviest first; empty if none was given.
 
     Attributes:
         rows: shape with every dimension of the task, and its weight (above 0); no shape twice.
@@ -38,7 +39,7 @@ class Traffic:
         return next((weight for row, weight in self.rows if row == dims), None)
 
     def share(self, shapes: Sequence[Dims]) -> float:
-        """Which part of all weight these shapes carry, 0 to 1."""
+        """The share of the total weight of these shapes, 0 to 1."""
         return math.fsum(weight for row, weight in self.rows if row in shapes) / self.total
 
     def before(self, drawn: list[Dims], count: int, fits: Callable[[list[Dims]], list[bool]]) -> list[Dims]:

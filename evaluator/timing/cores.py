@@ -1,10 +1,11 @@
-"""On a GPU machine: one core for the referee and for whoever's turn it is, so that a block starts on a core that is awake.
+"""On a GPU machine: one core for the referee and the process whose turn it is, so that a block starts on an awake
+core.
 
-A process that is stopped and resumed elsewhere finds an idle core and cold caches. For a loop of 100 short launches
-(0.7 ms) the times' 10th to 90th percentile went from 733-1108 us to 706-768 us when the referee and both
-sides shared one core (H200, 16 virtual cores, 80 blocks each). The referee is busy on it between the turns and waits
-during them, so they do not disturb each other. Everybody else (compilers, checks of other candidates, referees whose turn
-it is not) keeps off the cores of all devices.
+A process that is stopped and resumed on another core finds it idle, with cold caches. For a loop of 100 short
+launches (0.7 ms), the 10th to 90th percentile of the times went from 733-1108 us to 706-768 us when the referee
+and both sides shared one core (H200, 16 virtual cores, 80 blocks each). The referee works on it between the turns
+and waits during them, so they do not disturb each other. All other work (compilers, checks of other candidates,
+other referees outside their turn) stays off the cores of all devices.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Groups of consecutive cores, one for each device, from the last one down: the first cores get the machine's interrupts.
+#: Groups of consecutive cores, one for each device, from the last one down: the first cores get the machine's
+#: interrupts.
 _GROUP = 2
-#: On fewer cores there is nothing to set apart.
+#: With fewer cores, none is reserved.
 _MIN_CORES = 6
 
 
 @functools.cache
 def _allowed() -> tuple[int, ...]:
-    """The cores that this process was given; learnt once, before it keeps itself off some of them."""
+    """The cores that this process was given, read once before it restricts itself."""
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
@@ -33,11 +35,12 @@ def core_for(device_index: int) -> int:
 
 
 def set_apart(device_index: int, devices: int, cores: tuple[int, ...]) -> frozenset[int] | None:
-    """The cores that are left beside those on which devices are timed, or None where there are too few to set any apart.
+    """The cores left besides those on which devices are timed, or None if there are too few to reserve any.
 
     Args:
         device_index: of the caller's device.
-        devices: how many the machine has. Where their cores would be more than half of all, only its own are left out.
+        devices: how many the machine has. If their cores would be more than half of all, only its own are left
+            out.
         cores: all that there are, sorted.
     """
     if len(cores) < _MIN_CORES:
@@ -58,13 +61,13 @@ def beside(device_index: int, devices: int) -> frozenset[int] | None:
 
 
 def keep_to(cores: frozenset[int] | None) -> None:
-    """The calling thread, and what it starts from now on, runs on these cores; None changes nothing."""
+    """Restricts the calling thread, and what it starts from now on, to these cores; None changes nothing."""
     if cores is not None:
         os.sched_setaffinity(0, cores)
 
 
 def pin(pid: int, core: int) -> bool:
-    """Keeps a process's main thread on a core and all others on its neighbor; False where we may not.
+    """Keeps a process's main thread on a core and all others on its neighbor; False if that is not permitted.
 
     The driver's threads only sleep, but each has to run for a moment whenever the process is stopped or resumed.
     """
@@ -72,7 +75,7 @@ def pin(pid: int, core: int) -> bool:
 
 
 def unpin(pid: int, allowed: frozenset[int] | set[int]) -> bool:
-    """Lets all threads of a process run on some cores."""
+    """Lets all threads of a process run on these cores."""
     return _allow(pid, allowed, allowed)
 
 
@@ -87,7 +90,7 @@ def _allow(pid: int, main: frozenset[int] | set[int], others: frozenset[int] | s
 
 @contextmanager
 def on_core(core: int | None) -> Iterator[None]:
-    """The calling thread runs on this core alone meanwhile; None changes nothing."""
+    """Runs the calling thread only on this core meanwhile; None changes nothing."""
     if core is None:
         yield
         return

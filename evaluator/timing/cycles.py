@@ -1,10 +1,10 @@
-"""A GPU's clock beside the times: whether it changed, and ratios in cycles instead of microseconds.
+"""A GPU's clock during measurements: whether it changed, and ratios in cycles instead of microseconds.
 
-Under a power cap the clock follows what runs. A side that draws less power then runs at a higher clock, and the other way
-round; and where the clock falls for another reason, whoever had its turn first looks faster. Times do not tell these from a
-better kernel. In cycles (time x MHz of each side's own blocks) they cancel, so a decision must hold in both.
+Under a power cap, the clock depends on the load. A side that draws less power then runs at a higher clock, and the
+reverse. If the clock falls for another reason, the side that ran first looks faster. Times cannot distinguish this
+from a better kernel. In cycles (time x MHz of each side's own blocks) it cancels, so a decision must hold in both.
 
-NVML's figure is the referee's own reading, which nothing in a candidate's process can forge; it follows the clock within
+NVML's figure is read by the referee and cannot be forged by a candidate's process. It follows the clock within
 some milliseconds, so differences between short blocks come out too small rather than too large.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 from evaluator.devices.base import Clock
 from evaluator.timing.statistics import decide, median_interval
 
-#: A reading that takes longer is not made after every block as long as nothing holds the clock back.
+#: A slower reading is not made after every block as long as there is no throttling.
 _CHEAP_US = 50.0
 _ENOUGH = 3
 
@@ -30,8 +30,8 @@ class QuadClock:
     """The clock during a quad.
 
     Attributes:
-        moved: it was another one at the end than at the start, so that times are not comparable.
-        log_ratio: of the baseline's clock over the candidate's, each the mean over its own blocks; 0 where they were not read.
+        moved: it differed between start and end, so times are not comparable.
+        log_ratio: of the baseline's clock over the candidate's, each the mean over its own blocks; 0 if not read.
     """
 
     moved: bool = False
@@ -42,7 +42,7 @@ class Clocks:
     """Readings of one measurement, made while both sides are stopped.
 
     Args:
-        read: the clock now, None where there is none to be read.
+        read: the clock now, None if it cannot be read.
     """
 
     def __init__(self, read: Callable[[], Clock | None]) -> None:
@@ -61,7 +61,7 @@ class Clocks:
                 self._blocks[mine].append(clock.sm_mhz)
 
     def quad(self) -> QuadClock:
-        """A quad has ended; what its clock was."""
+        """A quad has ended. Returns its clock."""
         if self._last is None:
             return QuadClock()
         before, now = self._last, self._now() or self._last
@@ -77,11 +77,11 @@ class Clocks:
 
     @property
     def varied(self) -> bool:
-        """Whether it was not the same all the time, or something held it back."""
+        """Whether it changed, or was throttled."""
         return len({clock.sm_mhz for clock in self.seen}) > 1 or any(clock.reasons for clock in self.seen)
 
     def facts(self) -> dict[str, Any] | None:
-        """Lowest and highest in MHz, and why it was held back; None where there is none."""
+        """Lowest and highest in MHz, and why it was throttled; None without a reading."""
         if not self.seen:
             return None
         return {
@@ -93,7 +93,7 @@ class Clocks:
         started = time.perf_counter_ns()
         clock = self._read()
         self._took_us.append((time.perf_counter_ns() - started) / 1e3)
-        # A clock of 0 is one that could not be read.
+        # A clock of 0 could not be read.
         if clock is None or clock.sm_mhz <= 0:
             return None
         self.seen.append(clock)
@@ -107,9 +107,9 @@ def in_cycles(log_ratios: Sequence[float]) -> dict[str, Any]:
 
 
 def confirmed(decision: str, cycles: dict[str, Any] | None) -> str:
-    """A decision made from times, as it stands when cycles have been asked, too.
+    """A decision made from times, after a check in cycles.
 
-    What is faster or slower by the clock on the wall and not in cycles is ``undecided``.
+    A result that is faster or slower in time but not in cycles is ``undecided``.
     """
     if cycles is None or decision not in ("faster", "slower"):
         return decision

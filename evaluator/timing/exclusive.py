@@ -1,9 +1,9 @@
-"""One clock at a time: processes of this machine that time, and those that only compute, agree through file locks.
+"""One timing run at a time: processes that time, and those that only compute, coordinate through file locks.
 
-Timing is exclusive, correctness is shared, and what needs no device takes no lock. A gate in front keeps a stream of
-shared holders from starving a process that waits to time, and tells a shared holder that somebody waits: checking a candidate
-takes seconds, and one who waits to time should not wait for all of them. Locks are advisory, die with their holder, and
-are seen by every referee of the machine, whoever started it.
+Timing is exclusive, correctness is shared, and work without a device takes no lock. A gate in front prevents a
+stream of shared holders from starving a process that waits to time. It also tells a shared holder that another
+process waits: checking a candidate takes seconds, and a timing run should not wait for the rest of them. Locks are
+advisory, end with their holder, and are seen by every referee of the machine, of any user.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 def file_lock(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
     """Holds an advisory lock on an empty file that every user of the machine may lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    with suppress(PermissionError):  # another's, who has done this
+    with suppress(PermissionError):  # it belongs to another user, who has done this
         os.fchmod(descriptor, 0o666)
     try:
         fcntl.flock(descriptor, kind)
@@ -30,7 +30,7 @@ def file_lock(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another holds the lock of a file."""
+    """Whether another process holds the lock of a file."""
     try:
         with file_lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
             return False
@@ -58,16 +58,19 @@ class Hold:
         return held
 
     def wanted(self) -> bool:
-        """Whether somebody waits at the gate (or, rarely, has just passed it)."""
+        """Whether another process waits at the gate (or, rarely, has just passed it)."""
         return is_locked(self._gate)
 
     def give_way(self) -> None:
-        """Lets go and comes back when whoever waited is done. The caller has stopped what it runs on the device."""
+        """Releases the lock and takes it again when the waiting process is done.
+
+        The caller has stopped its device work.
+        """
         self.close()
         self._held = self._enter()
 
     def close(self) -> None:
-        """Lets go."""
+        """Releases the lock."""
         self._held.__exit__(None, None, None)
 
 
@@ -81,7 +84,7 @@ class DeviceLock:
 
     @contextmanager
     def shared(self) -> Iterator[Hold]:
-        """While we compute but do not time."""
+        """Held for computation without timing."""
         hold = Hold(self._gate, self._lock)
         try:
             yield hold
@@ -90,6 +93,6 @@ class DeviceLock:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """While we time."""
+        """Held for timing."""
         with file_lock(self._gate), file_lock(self._lock):
             yield

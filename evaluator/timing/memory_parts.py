@@ -1,7 +1,8 @@
-"""A GPU's memory in parts, which the referees of a machine take as many of as they need, and wait for.
+"""Divides a GPU's memory into parts. The referees of a machine take as many as they need, and wait for them.
 
-A part is a lock on a file, so it comes back when its holder dies. One referee at a time takes parts, behind a gate: a task that
-needs many is not overtaken by tasks that need few, and an idle referee sees at the gate that its parts are wanted.
+A part is a lock on a file, so it is released when its holder dies. One referee at a time takes parts, behind a
+gate: tasks that need few do not overtake one that needs many, and an idle referee sees at the gate that its parts
+are wanted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from evaluator.timing.exclusive import file_lock, is_locked
 
-#: Of a device.
+#: Parts per device.
 PARTS = 16
 _LOOK_SECONDS = 0.02
 
@@ -33,7 +34,7 @@ class Held:
         return len(self._places)
 
     def take(self, place: Path) -> None:
-        """Adds a part, unless another has it."""
+        """Adds a part, unless another process has it."""
         if place in self._places:
             return
         try:
@@ -43,7 +44,7 @@ class Held:
         self._places.add(place)
 
     def close(self) -> None:
-        """Gives all of them back."""
+        """Releases all of them."""
         self._locks.close()
         self._places.clear()
 
@@ -57,7 +58,7 @@ class MemoryParts:
         self._places = [folder / f"kernelwright-{device}-memory-{number}.lock" for number in range(PARTS)]
 
     def take(self, count: int, most_s: float = math.inf) -> Held | None:
-        """So many parts, as soon as all of them are there; None if that takes longer than ``most_s``."""
+        """Takes ``count`` parts as soon as all are available; None if that takes longer than ``most_s``."""
         ends_at = time.monotonic() + most_s
         while time.monotonic() <= ends_at:
             with suppress(BlockingIOError), file_lock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -79,7 +80,7 @@ class MemoryParts:
         return held
 
     def take_now(self, count: int) -> Held | None:
-        """So many parts; None if they are not there, or others wait for theirs."""
+        """Takes ``count`` parts; None if they are not available, or others are waiting."""
         held = Held()
         try:
             with file_lock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB):

@@ -1,7 +1,8 @@
-"""Ratios and their intervals: within a pair of processes, over several pairs, and the weighted geometric mean over shapes.
+"""Ratios and their intervals: within a pair of processes, over several pairs, and the weighted geometric mean over
+shapes.
 
-One pair of processes is off by 1 to 2 % for as long as it lives (addresses, pages, order of hashes), which its quads cannot
-show. So whoever has several pairs takes the interval over pairs: repeat at the highest level that varies (T. Kalibera and
+One pair of processes is off by 1 to 2 % throughout its life (addresses, pages, hash order), which its quads cannot
+show. So with several pairs, the interval is over pairs: repeat at the highest level that varies (T. Kalibera and
 R. Jones, "Rigorous benchmarking in reasonable time", 2013).
 """
 
@@ -22,7 +23,8 @@ _T975 = (
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
 _T975_MANY = 2.086
-#: Of a normal distribution: standard deviation over the median absolute deviation, and variance of a median over that of a mean.
+#: For a normal distribution: standard deviation over the median absolute deviation, and variance of a median over
+#: that of a mean.
 _SD_OF_MAD, _MEDIAN_VARIANCE = 1.4826, math.pi / 2
 
 
@@ -46,12 +48,12 @@ def median_interval(log_ratios: Sequence[float], level: float = 0.95) -> tuple[f
 
 @dataclass(frozen=True)
 class PairEstimate:
-    """Log of a ratio with its standard error, and how many standard errors half of the 95 % interval takes.
+    """Log of a ratio with its standard error, and the half-width of the 95 % interval in standard errors.
 
     Attributes:
         log_ratio: mean over pairs of each pair's median.
         standard_error: of that mean.
-        t975: the quantile of Student's t that belongs to it.
+        t975: the matching quantile of Student's t.
         degrees: degrees of freedom of that t.
     """
 
@@ -68,20 +70,20 @@ class PairEstimate:
 
 
 def pair_estimate(pairs: Sequence[Sequence[float]], *, same_baseline: bool = False) -> PairEstimate:
-    """The ratio that several pairs of processes say, each as long as it lived with a bias of its own.
+    """The ratio over several pairs of processes, each with its own lifelong bias.
 
-    Student's t over the medians of the pairs; where those agree better than the noise within them lets them, which three
-    of them do now and then by luck, the noise within decides.
+    Student's t over the medians of the pairs. If those agree better than the noise within them allows, which
+    happens by luck with three pairs, the noise within decides.
 
     Args:
         pairs: log ratios of the quads of each pair; at least two pairs, each of at least two quads.
-        same_baseline: the baseline ran in one process in all of them. Its own bias is in every pair then, and is taken to be as
-            large as what the other side's processes differ by.
+        same_baseline: the baseline ran in one process in all of them. Its own bias is then in every pair, and is
+            assumed to be as large as the difference between the other side's processes.
     """
     medians = np.array([np.median(quads) for quads in pairs])
     count = len(pairs)
     between = float(np.std(medians, ddof=1)) * math.sqrt(1 / count + same_baseline)
-    # Distances from a median of so few are too small on average: it lies among them.
+    # Distances from a median of few values are too small on average, because it is one of them.
     distances = np.concatenate(
         [
             np.abs(np.asarray(quads) - median) * math.sqrt(len(quads) / (len(quads) - 1))
@@ -97,15 +99,15 @@ def pair_estimate(pairs: Sequence[Sequence[float]], *, same_baseline: bool = Fal
 
 
 def t975(degrees: int) -> float:
-    """Student's t at 97.5 %; above 20 degrees of freedom that of 20, which is a little more."""
+    """Student's t at 97.5 %; above 20 degrees of freedom that of 20, which is slightly larger."""
     return _T975[degrees - 1] if degrees <= len(_T975) else _T975_MANY
 
 
 def time_speedup(baseline_us: Sequence[float], speedups: Sequence[float], weights: Sequence[float]) -> float:
-    """The baseline's time for all calls over the candidate's, where each shape is called so often.
+    """The baseline's time for all calls over the candidate's, with each shape called ``weights`` times.
 
     Args:
-        baseline_us: what the best baseline takes at each shape.
+        baseline_us: the best baseline's time at each shape.
         speedups: of the candidate there.
         weights: how often each shape is called; at least one is above 0.
     """
@@ -114,7 +116,7 @@ def time_speedup(baseline_us: Sequence[float], speedups: Sequence[float], weight
 
 
 def decide(low: float, high: float) -> str:
-    """Faster, slower, same or undecided from the interval of a speedup."""
+    """Faster, slower, same or undecided, from the interval of a speedup."""
     if low > 1.01:
         return "faster"
     if high < 0.99:
@@ -149,16 +151,16 @@ def summarize(
 ) -> dict[str, Any]:
     """Summary over shapes.
 
-    The interval of the geometric mean has two levels: each shape's own noise (pairs, or else quads), and, for shapes that were
-    drawn and stand for others, which ones were drawn. A shape that was not drawn (the task's own, a user's) stands for itself
-    and is in every resample.
+    The interval of the geometric mean has two levels: each shape's own noise (pairs, or otherwise quads), and, for
+    drawn shapes, which represent others, the choice of shapes. A shape that was not drawn (the task's own, a
+    user's) represents itself and is in every resample.
 
     Args:
         per_shape: log ratios of each timed shape.
         decisions: decision of each timed shape.
-        estimates: for each timed shape what several pairs say; None where there was one.
-        shares: how much each counts in the geometric mean, in proportion; alike if left out. Drawn ones count alike.
-        drawn: which ones stand for others; all if left out.
+        estimates: for each timed shape the estimate over several pairs; None if there was one pair.
+        shares: relative weight of each in the geometric mean; equal if left out. Drawn ones have equal weights.
+        drawn: which ones represent others; all if left out.
     """
     count = len(per_shape)
     if not count:
@@ -169,7 +171,7 @@ def summarize(
     middles, noisy = _resampled(per_shape, estimates or [None] * count)
     means = noisy @ weights
     if stands.sum() > 1:
-        # What the choice of shapes adds. A resample of n varies by (n - 1) / n of what n shapes do.
+        # What the choice of shapes adds. A resample of n has (n - 1) / n of the variance of n shapes.
         places = np.flatnonzero(stands)
         picked = middles[_generator().choice(places, (_RESAMPLES, places.size))].mean(axis=1)
         spread = math.sqrt(places.size / (places.size - 1)) * weights[stands].sum()
@@ -189,7 +191,7 @@ def summarize(
 def _resampled(
     per_shape: Sequence[Sequence[float]], estimates: Sequence[PairEstimate | None]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The log speedup at each shape, and :data:`_RESAMPLES` rows of what it may be by its noise."""
+    """The log speedup at each shape, and :data:`_RESAMPLES` rows of it resampled with its noise."""
     generator = _generator()
     middles = np.zeros(len(per_shape))
     noisy = np.zeros((_RESAMPLES, len(per_shape)))
@@ -201,7 +203,7 @@ def _resampled(
                 values[generator.integers(0, values.size, (_RESAMPLES, values.size))], axis=1
             )
         else:
-            # Three pairs resampled would be too narrow; their interval is Student's, and so are these draws.
+            # A resample of three pairs would be too narrow. Their interval is Student's t, so these draws are too.
             errors = generator.standard_t(estimate.degrees, _RESAMPLES)
             middles[index] = estimate.log_ratio
             noisy[:, index] = estimate.log_ratio + estimate.standard_error * errors

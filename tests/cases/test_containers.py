@@ -76,7 +76,7 @@ def test_types_of_containers(referee: Referee, reference: str, result: str, acce
         assert verdict["verdict"] == "accepted", verdict["reason"]
     else:
         assert (verdict["verdict"], "output_structure" in rules(verdict)) == ("contract_violation", True)
-        assert "a tuple no named tuple" in verdict["reason"]
+        assert "a tuple is not a named tuple" in verdict["reason"]
 
 
 def test_the_case_itself(referee: Referee) -> None:

@@ -104,7 +104,7 @@ def _judged(referee: Referee, candidate: str, *, timed: bool = True) -> dict[str
 def test_what_runs_no_hooks_is_refused(referee: Referee, how: str) -> None:
     verdict = _judged(referee, SKIPS[how], timed=False)
     assert verdict["verdict"] == "contract_violation", verdict["reason"]
-    assert "hooks that are registered on it do not run" in verdict["reason"]
+    assert "hooks registered on it do not run" in verdict["reason"]
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_derived_weights(referee: Referee, made: str, more: str, how: str | None
         return
     assert verdict["verdict"] == "incorrect", verdict["reason"]
     assert verdict["reason"].startswith(f"after its weights changed {how}, wrong result"), verdict["reason"]
-    assert "make what is derived from weights in from_reference, or at every call" in verdict["reason"]
+    assert "compute derived weights in from_reference, or at every call" in verdict["reason"]
     assert "stale_weights" in rules(verdict)
 
 

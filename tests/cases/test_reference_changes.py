@@ -53,13 +53,13 @@ _COUNT = "self.seen.add_(1)\n        return torch.relu(x) * r"
             "self.w.data.add_(1e-1)\n        return x * self.w + r",
             "self.w = nn.Parameter(torch.ones(40))",
             "not_deterministic",
-            "keeps something",
+            "keeps state between calls",
         ),
         (
             "self.h = x if self.h is None else 0.5 * self.h + x\n        return self.h * r",
             "self.h = None",
             "not_deterministic",
-            "no buffer (an attribute",
+            "not a buffer (an attribute",
         ),
         ("return x * torch.rand_like(x) + r", "pass", "not_deterministic", "it draws random numbers"),
         (

@@ -130,7 +130,7 @@ DEFECTS = {
         def get_init_inputs():
             return []
         """,
-        "batch_mixed", "warning", "takes that dimension for the sequence",
+        "batch_mixed", "warning", "uses that dimension as the sequence",
     ),
     "softmax_over_the_batch": _whole(
         """
@@ -155,7 +155,7 @@ DEFECTS = {
         def get_init_inputs():
             return []
         """,
-        "accidental_broadcast", "warning", "spread along the rows",
+        "accidental_broadcast", "warning", "broadcast along the rows",
     ),
     "column_minus_vector": _whole(
         """
@@ -168,7 +168,7 @@ DEFECTS = {
         def get_init_inputs():
             return []
         """,
-        "accidental_broadcast", "warning", "spread along the rows",
+        "accidental_broadcast", "warning", "broadcast along the rows",
     ),
     "hinge_that_cannot_be_resized": _whole(
         """
@@ -250,7 +250,7 @@ DEFECTS = {
         "constant_along_axis", "error", "dimension 1",
     ),
     "nothing_finite": _plain("return torch.log(-x.abs() - 1.0)", "not_finite", "error", "NaN"),
-    "hardly_moves": _plain("return 1000.0 + 0.5 * x.mean(dim=1)", "hardly_varies", "warning", "of their size only"),
+    "hardly_moves": _plain("return 1000.0 + 0.5 * x.mean(dim=1)", "hardly_varies", "warning", "differ by only"),
     "random_of_its_own": _plain("return x + torch.rand_like(x)", "not_deterministic", "error", "different results"),
     "same_inputs_each_time": _plain(
         "return torch.sin(x)",

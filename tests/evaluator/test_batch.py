@@ -254,8 +254,8 @@ def test_two_batches_do_not_write_one_file(tmp_path: Path) -> None:
         ("folder", "Is a directory"),
         ("absent/results.jsonl", "No such file"),
         ("pipe", "not a regular file"),
-        ("manifest.jsonl", "is not a file of results (line 1 is none); nothing was changed in it"),
-        ("notes.txt", "is not a file of results (line 2 is none); nothing was changed in it"),
+        ("manifest.jsonl", "is not a file of results (see line 1); nothing was changed in it"),
+        ("notes.txt", "is not a file of results (see line 2); nothing was changed in it"),
     ],
 )
 def test_results_that_cannot_be_written_are_one_sentence(
@@ -296,7 +296,7 @@ def test_an_unknown_gpu_and_a_missing_one_are_refused_in_words(tmp_path: Path) -
     write_manifest(tmp_path, asking("honest", device="cuda"))
     result = run(tmp_path, "--gpus", "none")
     assert result.exit_code == 2
-    assert "no NVIDIA GPU is visible here" in result.output or "is none of the" in result.output
+    assert "no NVIDIA GPU is visible here" in result.output or "is not one of the" in result.output
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_where_nothing_isolates_it_says_so_and_what_to_do(tmp_path: Path) -> Non
     assert [lines[tier]["state"] for tier in TIERS] == [BAD, BAD]
     assert "Operation not permitted" in lines["namespaces"]["found"]
     assert "user namespaces must be allowed" in lines["namespaces"]["advice"]
-    assert "nothing untrusted is run here" in lines["judging"]["found"]
+    assert "nothing untrusted runs here" in lines["judging"]["found"]
 
 
 def test_a_tier_that_does_not_exist_is_refused(tmp_path: Path) -> None:

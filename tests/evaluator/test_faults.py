@@ -69,7 +69,7 @@ def test_a_card_that_others_have_filled_is_no_bug(
     else:
         found = core._describe(source, 60.0, None)
     assert found["verdict"] == "not_judged"
-    assert "the GPU's memory was taken by others: CUDA out of memory." in found["reason"]
+    assert "other programs took the GPU's memory: CUDA out of memory." in found["reason"]
     core._drop(source)
 
 
@@ -92,7 +92,7 @@ def test_a_command_ends_with_a_sentence_and_status_2(
     out, err = capsys.readouterr()
     told = err.strip().splitlines()[-1]
     assert "Traceback" not in err + out and told.startswith(
-        "an error of Kernelwright's own (OutOfMemoryError"
+        "an internal error of Kernelwright (OutOfMemoryError"
     )
     assert "in _fails" in _file_named_in(told)
 
@@ -103,7 +103,7 @@ def test_where_nothing_can_be_written_the_place_is_told(tmp_path: Path) -> None:
         _fails()
     except torch.OutOfMemoryError as error:
         sentence = faults.told(error, tmp_path)
-    assert "test_faults.py:" in sentence and "could not be kept" in sentence
+    assert "test_faults.py:" in sentence and "could not be written" in sentence
 
 
 def test_old_tracebacks_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,7 +252,7 @@ def test_a_constant_that_holds_no_plain_size_is_told(tools: RefereeCore) -> None
     )
     text = text.replace("return [in_features, out_features]", "return [config['in'], out_features]")
     inferred = infer(tools, text)
-    assert inferred.fixed["config"] == "sizes are not looked for in a dict"
+    assert inferred.fixed["config"] == "sizes are not searched in a dict"
     # Weights are float32 here, so no other dtype works.
     assert "as another dtype than float32 the task fails" in inferred.fixed["dtype"]
 

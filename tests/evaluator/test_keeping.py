@@ -23,4 +23,4 @@ def test_a_file_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         keep_json(tmp_path / "gone" / "kept.json", {"a": 1})
-    assert "kept.json could not be kept" in caplog.text
+    assert "could not store kept.json" in caplog.text

@@ -129,7 +129,7 @@ HOSTILE = """
 def test_impossible_sizes_are_the_candidates_fault(core: RefereeCore, claim: str) -> None:
     verdict = judge(core, judging.task(MODEL), source(HOSTILE.replace("{}", f"lambda *_: {claim}")))
     assert verdict["verdict"] == "contract_violation"
-    assert "impossible files" in verdict["reason"]
+    assert "files of an impossible size" in verdict["reason"]
 
 
 TOO_MUCH = """

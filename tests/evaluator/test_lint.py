@@ -210,5 +210,5 @@ def test_the_command_says_what_to_mend(tmp_path: Path) -> None:
     print_report(console, report)
     shown = console.export_text()
     assert "not valid Python" in shown
-    assert "To mend it: correct the line" in shown
+    assert "To fix it: correct the line" in shown
     assert CliRunner().invoke(app, ["lint", str(tmp_path / "none.py")]).exit_code == 2

@@ -165,7 +165,7 @@ def test_results_of_another_form_are_asked_for_one_by_one(
     session = core.session(source)
     shape = session.open({})
     shape.side.fill_from("task")
-    with pytest.raises(Exception, match="other shapes than the reference"):
+    with pytest.raises(Exception, match="shapes that differ from the reference"):
         _case(session, shape, shape.side.contents(0), monkeypatch)
 
 

@@ -55,7 +55,7 @@ def test_a_request_overrides_the_file_and_changes_nothing_that_the_file_says_alr
     exec(asked.source, scope)
     assert scope["PRECISION"] == "strict"
     assert with_precision(written, "bf16") is written and with_precision(written, None) is written
-    with pytest.raises(ValueError, match=r"fp32.* is no precision; use one of default, strict"):
+    with pytest.raises(ValueError, match=r"fp32.* is not a precision; use one of default, strict"):
         with_precision(written, "fp32")
 
 
@@ -254,4 +254,4 @@ def test_a_tier_that_there_is_not_is_refused_with_those_there_are(referee: Refer
     source = task('PRECISION = "fp32"\n' + _written(_LINEAR)[0].source)
     verdict = judge(referee, source, candidate(_written(_LINEAR)[1]))
     assert verdict["verdict"] == "task_rejected"
-    assert "'fp32' is no precision; use one of default, strict, tf32" in verdict["reason"]
+    assert "'fp32' is not a precision; use one of default, strict, tf32" in verdict["reason"]

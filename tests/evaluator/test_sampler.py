@@ -237,7 +237,7 @@ def test_a_small_space_is_used_up_and_that_is_said() -> None:
     # Sizes from 1 to 4 without the own one are three.
     assert len(of("near", splits["visible"])) == 2 and not one.remark("visible")
     assert len(of("near", splits["validation"])) == 1
-    assert "very same" in one.remark("held_out")
+    assert "identical" in one.remark("held_out")
     assert all(shapes for shapes in splits.values())
 
 

@@ -157,7 +157,7 @@ _NO_FIGURE = {
         def get_inputs():
             return [torch.randn(64, 256)]
         """,
-        "could be copied from the call before",
+        "could be copied from the previous call",
     ),
     "a view of its input": (
         """

@@ -1,4 +1,4 @@
-"""The rules of the static analysis, one file a family; this list is the registry."""
+"""The rules of the static analysis, one file per family; this list is the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule is: a name, how loud it is, one sentence, and a function that finds its places in a source."""
+"""The parts of a rule: a name, a severity, one sentence, and a function that finds its places in a source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evaluator.integrity.source import Source
 
 @dataclass(frozen=True)
 class Hit:
-    """One place: its line in the candidate and what stands there, a few words."""
+    """One place: its line in the candidate, and a few words about it."""
 
     line: int
     words: str
@@ -41,14 +41,14 @@ def at(node: ast.AST, words: str) -> Hit:
 
 
 def calls_to(source: Source, names: frozenset[str], *, runtime_only: bool = False) -> Iterator[Hit]:
-    """Calls whose full dotted name is one of some names."""
+    """Calls whose full dotted name is one of ``names``."""
     for name, node in source.calls:
         if name in names and (not runtime_only or source.runs(node)):
             yield at(node, f"{name}()")
 
 
 def method_calls(source: Source, names: frozenset[str], *, runtime_only: bool = False) -> Iterator[Hit]:
-    """Calls of methods by their last name, whatever they are called on."""
+    """Calls of methods by their last name, on any object."""
     for _, node in source.calls:
         if isinstance(node.func, ast.Attribute) and node.func.attr in names:
             if not runtime_only or source.runs(node):
@@ -56,7 +56,7 @@ def method_calls(source: Source, names: frozenset[str], *, runtime_only: bool = 
 
 
 def in_native(source: Source, pattern: str, *, literals: bool = False) -> Iterator[Hit]:
-    """The first place in each C++ or CUDA string that matches a regular expression (one that cannot backtrack far)."""
+    """The first match in each C++ or CUDA string of a regular expression (which must not backtrack far)."""
     compiled = re.compile(pattern)
     for text in source.native:
         code = text.with_literals if literals else text.code

@@ -1,4 +1,6 @@
-"""Answers kept from an earlier call: keyed by address, identity, version counter or a sample of the content (E13 to E20)."""
+"""Answers kept from an earlier call: keyed by address, identity, version counter or a sample of the content (E13
+to E20).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ _REDUCTIONS = {"sum", "mean", "max", "min", "norm", "std", "abs", "any", "all", 
 
 
 def _keys(source: Source, is_key: Callable[[ast.AST], bool], words: str) -> Iterator[Hit]:
-    """Places where a value of some kind, or a name that holds it, is looked up or compared with what was stored."""
+    """Places where a value of some kind, or a name that holds it, is looked up or compared with a stored one."""
     held: dict[Function | None, set[str]] = {}
     direct = [node for node in source.nodes if is_key(node)]
     for node in direct:
@@ -37,7 +39,7 @@ def _keys(source: Source, is_key: Callable[[ast.AST], bool], words: str) -> Iter
 
 
 def _outermost(source: Source, node: ast.AST) -> ast.AST:
-    """The whole key that a value is a part of: through tuples, formatting, hash() and the like."""
+    """The whole key that contains a value: through tuples, formatting, hash() and the like."""
     while (parent := source.parent(node)) is not None:
         through_call = (
             isinstance(parent, ast.Call)
@@ -96,7 +98,7 @@ def _is_identity(node: ast.AST) -> bool:
 
 
 def _is_sample(node: ast.AST) -> bool:
-    """Values of a tensor on their way into Python: x.sum().item(), float(x.max() > 3)."""
+    """Values of a tensor converted to Python: x.sum().item(), float(x.max() > 3)."""
     if not isinstance(node, ast.Call):
         return False
     if isinstance(node.func, ast.Name) and node.func.id in ("float", "bool", "int") and node.args:
@@ -162,7 +164,10 @@ RULES = (
         lambda source: _keys(source, _is_identity, "id() as a key"),
     ),
     Rule(
-        "version_counter", "warning", "it reads the counter that torch bumps when a tensor changes", _versions
+        "version_counter",
+        "warning",
+        "it reads the counter that torch increments when a tensor changes",
+        _versions,
     ),
     Rule("content_fingerprint", "warning", "it recognizes contents that it has seen before", _fingerprints),
     Rule(

@@ -1,4 +1,4 @@
-"""Work that goes on beside the call: streams (E1), threads and processes (E2)."""
+"""Work that continues beside the call: streams (E1), threads and processes (E2)."""
 
 from __future__ import annotations
 

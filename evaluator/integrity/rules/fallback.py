@@ -1,4 +1,4 @@
-"""Kernels that give way in silence: `except` branches that compute the answer with something else (E54)."""
+"""Kernels that fail silently: `except` branches that compute the answer with something else (E54)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from evaluator.integrity.rules.base import Hit, Rule, at
 from evaluator.integrity.source import Source
 
-#: Errors of looking something up; catching them is how Python asks, no fallback.
+#: Lookup errors. Catching them is normal Python, not a fallback.
 _LOOKUPS = {"IndexError", "KeyError", "StopIteration", "AttributeError", "queue.Empty"}
 _BUILDS = ("load_inline", "_compile_kernel", "compile", "CDLL", "load_library")
 
@@ -40,7 +40,7 @@ RULES = (
     Rule(
         "uses_try_fallback",
         "warning",
-        "when its kernel cannot be built or called, it goes on in silence with something else",
+        "when its kernel cannot be built or called, it silently continues with something else",
         _try_fallback,
     ),
 )

@@ -1,4 +1,6 @@
-"""Hands reaching for the judge: frames (E24, E32), clocks (E4, E5), the checker (E46), /proc (E64), files (E60)."""
+"""Attempts to manipulate the referee: frames (E24, E32), clocks (E4, E5), the checker (E46), /proc (E64), files
+(E60).
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def _collector(source: Source) -> Iterator[Hit]:
 
 
 def _patches(source: Source, *, clocks: bool) -> Iterator[Hit]:
-    """Assignments to parts of other people's modules, by name, by setattr or through a dictionary."""
+    """Assignments to parts of other modules, by name, by setattr or through a dictionary."""
     places: list[tuple[ast.AST, str]] = []
     for target, statement in source.assignments():
         if isinstance(target, ast.Attribute):
@@ -116,8 +118,8 @@ def _programs(source: Source) -> Iterator[Hit]:
 
 
 RULES = (
-    Rule("inspects_stack", "warning", "it looks at who calls it", _stack),
-    Rule("gc_or_frames", "warning", "it looks for objects that it was not given", _collector),
+    Rule("inspects_stack", "warning", "it inspects its caller", _stack),
+    Rule("gc_or_frames", "warning", "it searches for objects that it was not given", _collector),
     Rule("timer_patch", "warning", "it replaces a clock", lambda source: _patches(source, clocks=True)),
     Rule(
         "patches_library",
@@ -125,7 +127,7 @@ RULES = (
         "it replaces parts of a library",
         lambda source: _patches(source, clocks=False),
     ),
-    Rule("touches_proc", "warning", "it reaches for the kernel's view of the process", _proc),
+    Rule("touches_proc", "warning", "it accesses the kernel's view of the process", _proc),
     Rule("writes_files", "warning", "it writes files", _writes),
     Rule("programs_or_network", "warning", "it starts programs or uses the network", _programs),
 )

@@ -1,4 +1,4 @@
-"""Code that hides what it is: text that is decoded and executed (E67), names put together by the preprocessor (E66)."""
+"""Code that hides what it does: decoded and executed text (E67), names assembled by the preprocessor (E66)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _hidden(source: Source) -> Iterator[Hit]:
             yield at(node, f"{name}()")
         elif name == "getattr" and len(node.args) > 1:
             if isinstance(node.args[1], (ast.BinOp, ast.JoinedStr, ast.Call, ast.Subscript)):
-                yield at(node, "getattr() with a name that is put together")
+                yield at(node, "getattr() with an assembled name")
     yield from calls_to(source, _DECODERS)
     for part in source.nodes:
         if isinstance(part, ast.Attribute) and part.attr in ("__code__", "__globals__", "__builtins__"):
@@ -40,7 +40,7 @@ RULES = (
     Rule(
         "token_pasting",
         "warning",
-        "the preprocessor puts names together",
+        "the preprocessor assembles names",
         lambda source: in_native(source, r"##[ \t]{0,8}\w{0,40}"),
     ),
 )

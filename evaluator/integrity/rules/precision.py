@@ -1,4 +1,6 @@
-"""Another arithmetic than the reference's: half types (E47) and flags that change every operation after them (E48)."""
+"""Arithmetic that differs from the reference's: half types (E47) and flags that affect every later operation
+(E48).
+"""
 
 from __future__ import annotations
 

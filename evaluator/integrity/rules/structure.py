@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from evaluator.integrity.rules.base import Hit, Rule, at, calls_to, method_calls
 from evaluator.integrity.source import Function, Source
 
-#: Operations that compute; what allocates, looks or asks is none.
+#: Operations that compute; excludes those that allocate, query or make views.
 _COMPUTE = frozenset(
     """abs add addbmm addcmul addmm addmv amax amin baddbmm bmm cat clamp conv1d conv2d conv3d cos cross cumprod cumsum
     div dot dropout einsum erf exp fft gelu inner layer_norm log log_softmax logsumexp lstm matmul max maximum mean
@@ -17,7 +17,7 @@ _COMPUTE = frozenset(
     scaled_dot_product_attention sigmoid silu sin softmax sort sqrt std sub sum tanh tensordot topk tril triu var
     var_mean where""".split()
 )
-#: Names that other objects have as well, so that a call of a method tells nothing.
+#: Names that other objects also have, so a method call with such a name proves nothing.
 _AMBIGUOUS = frozenset(("add", "max", "min", "sum", "sort", "cat", "where", "pow", "index"))
 _COMPILER = re.compile(r"^torch\.(?:compile|_dynamo\.|_inductor\.|jit\.(?:script|trace)|export\.)")
 _GRAPHS = frozenset(
@@ -137,7 +137,7 @@ def _numbers(node: ast.AST) -> list[int]:
 
 
 def _values(source: Source) -> Iterator[Hit]:
-    """Branches on what is in a tensor: `if x.max() < 4`."""
+    """Branches on a tensor's values: `if x.max() < 4`."""
     looks = frozenset(
         ("item", "tolist", "any", "all", "max", "min", "amax", "mean", "std", "abs", "count_nonzero")
     )
@@ -175,8 +175,8 @@ def _graphs(source: Source) -> Iterator[Hit]:
 RULES = (
     Rule("inherits_reference", "info", "it is made from the reference itself", _inherits),
     Rule("library_call", "info", "forward() calls operations of a library", _library),
-    Rule("hard_coded_shape", "warning", "forward() asks for exact sizes", _sizes),
-    Rule("inspects_values", "warning", "forward() chooses by what is in its inputs", _values),
+    Rule("hard_coded_shape", "warning", "forward() tests for exact sizes", _sizes),
+    Rule("inspects_values", "warning", "forward() branches on values of its inputs", _values),
     Rule("uses_compiler", "info", "it uses torch's compiler", _compiler),
     Rule("uses_cuda_graph", "info", "it captures a CUDA graph", _graphs),
 )

@@ -1,8 +1,8 @@
-"""Correctness at one shape: the same fresh contents on both sides, compared with the float64 oracle.
+"""Correctness at one shape: both sides get the same fresh contents, and the float64 oracle compares the outputs.
 
-Contents go to the same addresses every time, allocations are poisoned, outputs must survive two later calls, inputs
-must come back unchanged, and a wrong answer that is right for an *earlier* content is called what it is. One content comes
-a second time, to see whether the module agrees with itself.
+Contents go to the same addresses every time. Allocations are poisoned. Outputs must survive two later calls, and
+inputs must come back unchanged. A wrong answer that is right for an *earlier* content is reported as cached. One
+content is repeated to see whether the module agrees with itself.
 """
 
 from __future__ import annotations
@@ -34,26 +34,30 @@ _CALL_SECONDS = 60.0
 _FIRST_CALL_SECONDS = 120.0
 _LARGE_BYTES = 2 << 20
 _CACHED_ELEMENTS = 1 << 18
-#: Contents of both signs must leave the reference so many numbers, as a share.
+#: Contents of both signs are used only if at least this share of the reference's output is not NaN.
 _LEAST_NUMBERS = 0.5
 _Result = TypeVar("_Result")
-#: Of all shapes of a task together: one at the limit above takes some 30 MB, and up to 160 of them are open at a time.
+#: Memory limit over all shapes of a task. One shape at the limit above takes about 30 MB, and up to 160 are
+#: open at a time.
 _CACHED_BYTES = 256 << 20
 
 
 def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> list[Case]:
-    """Contents and expectations for a shape. Small ones are kept for the next candidate, which has never seen them."""
+    """Contents and expectations for a shape.
+
+    Small ones are reused for the next candidate, which has not seen them.
+    """
     if "cases" in shape.checks:
         kept: list[Case] = shape.checks["cases"]
         return kept
     names = distributions.names(shape.inputs.tensors)
     if shape.inputs.input_bytes > _LARGE_BYTES:
-        # Two of them, drawn anew for every candidate: a float64 oracle of a large shape takes a while.
+        # Draw only two anew for each candidate: a float64 oracle at a large shape is slow.
         names = ["task", names[1 + secrets.randbelow(len(names) - 1)]]
     made = [own_case(shape, findings)]
     for name in names[1:]:
         if name == "task" and any(tensor.rollable for tensor in shape.inputs.tensors):
-            # A few elements of the first one are others, which an answer that was looked up by the rest would not show.
+            # Change a few elements of the first one. A cached answer looked up by the rest would miss that.
             made.append(case_of(shape, _nearly(shape, made[0]), findings))
         elif case := make_case(shape, name, findings):
             made.append(case)
@@ -68,13 +72,16 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
 
 
 def _bytes_of(case: Case) -> int:
-    """Of its contents and of what is expected for them."""
+    """Bytes of a case's contents and expected outputs."""
     arrays = [*case.contents, *(value for one in case.expected for value in vars(one).values())]
     return sum(int(getattr(array, "nbytes", 0)) for array in arrays)
 
 
 def make_case(shape: OpenShape, name: str, findings: list[Finding]) -> Case | None:
-    """Draws one content and asks the reference role for its own result and the float64 one; None where the reference refuses it."""
+    """Draws one content and gets the reference's own result and the float64 result.
+
+    None if the reference refuses it.
+    """
     result = try_signs(shape, name, partial(_drawn, shape, name), _share_of_numbers)
     if result is None:
         tell_left_out(name, findings)
@@ -83,9 +90,9 @@ def make_case(shape: OpenShape, name: str, findings: list[Finding]) -> Case | No
 
 
 def tell_left_out(name: str, findings: list[Finding]) -> None:
-    """Says, once, that a candidate is not asked for a distribution."""
+    """Adds one finding that the candidate was not tested with this distribution."""
     words = (
-        f"the reference raises for {name.replace('_', ' ')} inputs, so the candidate was not asked for them"
+        f"the reference raises for {name.replace('_', ' ')} inputs, so the candidate was not tested with them"
     )
     note = Finding("inputs_left_out", "info", words)
     if note not in findings:
@@ -106,7 +113,7 @@ def own_case(shape: OpenShape, findings: list[Finding]) -> Case:
 
 
 def fresh(shape: OpenShape) -> OwnResult:
-    """Draws one content of the task's own distribution and asks the reference role for its own result."""
+    """Draws one content of the task's own distribution and gets the reference's own result."""
     return _drawn(shape, "task", signs=False)
 
 
@@ -118,19 +125,19 @@ def _drawn(shape: OpenShape, name: str, *, signs: bool) -> OwnResult:
 def try_signs(
     shape: OpenShape, name: str, draw: Callable[..., _Result], numbers: Callable[[_Result], float]
 ) -> _Result | None:
-    """A result for contents of both signs or, where these are no inputs of the module's, for contents like the task's own.
+    """A result for contents of both signs. If the module does not accept those, a result for the task's own sign.
 
     Args:
-        shape: where; it remembers that negative inputs are none.
+        shape: where; it remembers that negative inputs are not valid.
         name: of the distribution.
-        draw: makes a result, of contents of both signs with ``signs=True``.
-        numbers: which share of a result's values are numbers.
+        draw: makes a result, from contents of both signs with ``signs=True``.
+        numbers: the share of a result's values that are not NaN.
 
     Returns:
-        None where the reference raises for the distribution.
+        None if the reference raises for the distribution.
 
     Raises:
-        RoleFailure: it fails on the task's own inputs, or cannot go on.
+        RoleFailure: the reference fails on the task's own inputs or cannot continue.
     """
     if name == "task":
         return draw(signs=False)
@@ -160,7 +167,7 @@ def _may_be_negative(shape: OpenShape) -> bool:
 
 
 def _share_of_numbers(result: OwnResult) -> float:
-    """Of the output with fewest of them."""
+    """The share in the output that has the fewest."""
     shares = [1.0]
     for span, meta in zip(result.spans, result.metas, strict=True):
         values = widen(dense(span, meta), meta.dtype)
@@ -177,7 +184,7 @@ def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> N
     """Runs the candidate on each case and compares.
 
     Raises:
-        Rejected: with the first thing that is wrong.
+        Rejected: at the first wrong thing.
     """
     earlier: list[tuple[Block, list[Array], Case]] = []
     todo, repeated = _with_repeat(todo)
@@ -202,20 +209,20 @@ def check_again(
     findings: list[Finding],
     earlier: list[Case],
 ) -> None:
-    """One more call, after those at other shapes, on a fresh content of the task's own distribution.
+    """One more call after those at other shapes, with a fresh content of the task's own distribution.
 
-    What is asked of a call is the same as in :func:`check`. Its values are compared with the reference's own within the
-    bounds that :func:`check` found; only where they differ is the float64 oracle asked, and it has the last word.
+    The requirements are those of :func:`check`. Values are first compared with the reference's own result within
+    the bounds that :func:`check` found. The float64 oracle runs only if they differ, and it decides.
 
     Args:
         side: the candidate's.
         shape: where it has been checked.
-        outcome: of that.
+        outcome: of that check.
         findings: of the evaluation.
-        earlier: cases of that, so that an old answer is recognized.
+        earlier: cases of that check, to recognize an old answer.
 
     Raises:
-        Rejected: with the first thing that is wrong.
+        Rejected: at the first wrong thing.
     """
     result = fresh(shape)
     block, spans = call(side, shape, result, outcome)
@@ -227,7 +234,7 @@ def check_again(
 
 
 def call(side: Side, shape: OpenShape, content: Content, outcome: Outcome) -> tuple[Block, list[Array]]:
-    """The candidate's call on a content, and its outputs, which have the right form."""
+    """Calls the candidate with a content and returns its outputs after checking their form."""
     # The first call of a process may load libraries or compile.
     deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
     paused_s = side.process.paused_s
@@ -246,14 +253,14 @@ def call(side: Side, shape: OpenShape, content: Content, outcome: Outcome) -> tu
 
 
 def values_of(block: Block, spans: list[Array]) -> list[Array]:
-    """The values of outputs, flat."""
+    """The values of the outputs, flat."""
     return [dense(span, meta) for span, meta in zip(spans, block.report.metas, strict=True)]
 
 
 def _compare(
     shape: OpenShape, case: Case, values: list[Array], outcome: Outcome, earlier: list[Case]
 ) -> None:
-    """Raises Rejected where values are not what the oracle expects."""
+    """Raises Rejected if values differ from the oracle's."""
     comparisons = [compare(v, e) for v, e in zip(values, case.expected, strict=True)]
     record(outcome, comparisons, case)
     for comparison in comparisons:
@@ -262,7 +269,7 @@ def _compare(
 
 
 def _with_repeat(todo: list[Case]) -> tuple[list[Case], Case | None]:
-    """The cases with one of them a second time, somewhere later."""
+    """The cases, with one of them repeated later."""
     if len(todo) < 2:
         return todo, None
     place = secrets.randbelow(len(todo))
@@ -271,7 +278,7 @@ def _with_repeat(todo: list[Case]) -> tuple[list[Case], Case | None]:
 
 
 def _difference(first: list[Array], second: list[Array], shape: OpenShape) -> str:
-    """In words, how two results for the same content differ bit by bit; empty when they do not."""
+    """How two results for the same content differ bit for bit, in words. Empty if they are equal."""
     unequal = [space(a).count_different(a, b) for a, b in zip(first, second, strict=True)]
     if not any(unequal):
         return ""
@@ -282,13 +289,13 @@ def _difference(first: list[Array], second: list[Array], shape: OpenShape) -> st
 
 
 def record(outcome: Outcome, comparisons: list[Comparison], case: Case) -> None:
-    """Adds comparisons to what was seen at a shape."""
+    """Adds comparisons to the record of a shape."""
     outcome.checks += 1
     outcome.max_ratio = max([outcome.max_ratio, *(c.ratio for c in comparisons)])
     outcome.strict_ratio = max([outcome.strict_ratio, *(c.strict_ratio for c in comparisons)])
     outcome.max_abs = max([outcome.max_abs, *(c.max_abs for c in comparisons if math.isfinite(c.max_abs))])
     if case.distribution not in OWN_INPUTS:
-        return  # timed blocks get the task's own inputs, and no more room than those need
+        return  # timed blocks use the task's own inputs, so their tolerance must not be wider than those need
     bounds = [expected.bounds for expected in case.expected]
     outcome.bounds = [
         mine.or_wider(known) for mine, known in zip(bounds, outcome.bounds or bounds, strict=True)
@@ -298,7 +305,7 @@ def record(outcome: Outcome, comparisons: list[Comparison], case: Case) -> None:
 def wrong(
     shape: OpenShape, case: Case, comparison: Comparison, values: list[Array], earlier: list[Case]
 ) -> Rejected:
-    """The rejection for a wrong output: stale when it is right for an earlier content, else incorrect."""
+    """The rejection for a wrong output: ``stale`` if it is right for an earlier content, otherwise incorrect."""
     at = where(shape)
     for old in reversed(earlier):
         if _says_much(old) and all(compare(v, e).ok for v, e in zip(values, old.expected, strict=True)):
@@ -318,12 +325,15 @@ def wrong(
 
 
 def _says_much(case: Case) -> bool:
-    """Whether an answer to a content is one that hardly any wrong answer to another would be."""
+    """Whether a match proves much: hardly any wrong answer would match this content by chance."""
     return not any(e.judged == "finiteness" or _constant(e.own) for e in case.expected)
 
 
 def inputs_in_words(shape: OpenShape, content: Content) -> str:
-    """What a content is: the task's own inputs mixed anew, or others and how to say that the module never gets them."""
+    """Describes a content.
+
+    For contents that get_inputs() does not draw, also how to declare that the module never gets them.
+    """
     if content.distribution in OWN_INPUTS:
         mixed = any(tensor.rollable or tensor.turned for tensor in shape.inputs.given)
         return "inputs mixed from draws of get_inputs()" if mixed else "inputs as get_inputs() draws them"
@@ -337,7 +347,7 @@ def inputs_in_words(shape: OpenShape, content: Content) -> str:
 
 
 def _index(case: Case, values: list[Array], comparison: Comparison) -> int | None:
-    """Which output a comparison was about; None where that cannot be told."""
+    """The index of the output that a comparison was about. None if it is not known."""
     if len(values) == 1:
         return 0
     for index, (value, expected) in enumerate(zip(values, case.expected, strict=True)):
@@ -347,7 +357,7 @@ def _index(case: Case, values: list[Array], comparison: Comparison) -> int | Non
 
 
 def _places(expected: Expected, values: Array, comparison: Comparison) -> Places | None:
-    """Where and how it is wrong; None where no single element is, or nothing can be said."""
+    """Where and how the output is wrong. None if no single element is, or if nothing useful can be said."""
     if comparison.wrong is None:
         return None
     got = as_rows(widen(values, expected.dtype), expected.shape)
@@ -359,10 +369,10 @@ def _constant(values: Array) -> bool:
 
 
 def check_form(side: Side, block: Block, case: Content) -> None:
-    """Whether the outputs of a call have the number, containers, dtypes, shapes, strides and memory that they must have.
+    """Checks the outputs' number, containers, dtypes, shapes, strides and memory.
 
     Raises:
-        Rejected: they do not.
+        Rejected: one of them is wrong.
     """
     metas, expected = block.report.metas, case.metas
     if len(metas) != len(expected):
@@ -370,8 +380,8 @@ def check_form(side: Side, block: Block, case: Content) -> None:
         raise Rejected("contract_violation", sentence, (Finding("output_count", "error", sentence),))
     if block.report.structure != case.structure:
         sentence = (
-            "its outputs stand in other containers (or beside other plain values) than the reference's: return the same types of "
-            "containers (a list is no tuple, a tuple no named tuple; name and fields count), the same keys and plain values"
+            "its outputs have other containers (or other plain values beside them) than the reference's: return the same types of "
+            "containers (a list is not a tuple, a tuple is not a named tuple; name and fields count), the same keys and plain values"
         )
         raise Rejected("contract_violation", sentence, (Finding("output_structure", "error", sentence),))
     for meta, wanted in zip(metas, expected, strict=True):
@@ -386,12 +396,13 @@ def check_form(side: Side, block: Block, case: Content) -> None:
 
 
 def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], shape: OpenShape) -> None:
-    """The outputs of the last two calls must still hold what they held."""
+    """The outputs of the last two calls must be unchanged."""
     last = earlier[:-3:-1]
     try:
         later = side.outputs_later([block for block, _, _ in last], _CALL_SECONDS)
     except RoleFailure as failure:
-        # Copies that do not fit are no overwritten outputs: whose fault that is, or what is tried next, is decided elsewhere.
+        # Copies that do not fit in memory do not prove overwritten outputs. The caller decides whose fault
+        # that is and what to try next.
         if isinstance(failure, RoleTimeout | RoleExited) or failure.word == "out_of_memory":
             raise
         later = [[]] * len(last)
@@ -410,7 +421,7 @@ def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], 
 
 
 def remarks(outcomes: list[Outcome], tier: str) -> list[Finding]:
-    """What is no fault of a correct candidate, yet worth knowing."""
+    """Notes about a correct candidate that are not faults."""
     found = []
     unsteady = [outcome.unsteady for outcome in outcomes if outcome.unsteady]
     if unsteady:
@@ -418,7 +429,7 @@ def remarks(outcomes: list[Outcome], tier: str) -> list[Finding]:
     strict = max((outcome.strict_ratio for outcome in outcomes), default=0.0)
     if strict > 1.0:
         evidence = (
-            f"its largest error is {strict:.3g} times what strict float32 arithmetic allows, and within what the precision "
+            f"its largest error is {strict:.3g} times the strict float32 tolerance and within the tolerance of precision "
             f"{tier} allows ({TIERS[tier].words}): it computes in lower precision"
         )
         found.append(Finding("precision_change", "info", evidence))

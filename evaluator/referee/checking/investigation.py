@@ -1,7 +1,7 @@
-"""Explains a correct candidate, beside the evaluation and off its clock: static analysis, observation, no-op replay.
+"""Explains a correct candidate outside the timed part: static analysis, observation, no-op replay.
 
-Nothing here decides: it adds findings of severity ``info`` or ``warning``, labels and the list of kernels. Whatever goes
-wrong (a candidate that dies when it is watched, that hangs, or that lies) is one more finding.
+Nothing here decides the verdict. It adds ``info`` and ``warning`` findings, labels and the list of kernels. If the
+candidate dies while observed, hangs, or lies, that becomes one more finding.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from evaluator.roles.process import RoleProcess
 from evaluator.verdict import Finding, KernelShare
 
 _STATIC_SECONDS = 20.0
-#: Far more than a text of the allowed size takes; torch's own data counts, too.
+#: Far more than source of the allowed size needs. Torch's own data counts too.
 _STATIC_MEMORY_BYTES = 2 << 30
 _MAX_ANALYSIS_BYTES = 1 << 20
 _CALL_SECONDS = 30.0
-#: All of it may take so long, at most; an evaluation that is nearly out of time gives it less.
+#: Upper limit in seconds for everything here. An evaluation that is nearly out of time allows less.
 _BUDGET_SECONDS = {"screen": 10.0, "confirm": 60.0}
-#: Shapes that are looked at, by effort, and how many of them are replayed without the candidate's kernels.
+#: By effort: how many shapes are observed, and how many of them are replayed without the candidate's kernels.
 _SHAPES = {"screen": 1, "confirm": 4}
 _REPLAYS = {"screen": 0, "confirm": 2}
 _SHOWN_KERNELS = 12
@@ -48,7 +48,7 @@ _REFERENCE = "reference_observation"
 
 @dataclass
 class Explanation:
-    """What is added to the verdict."""
+    """What an investigation adds to the verdict."""
 
     findings: list[Finding] = field(default_factory=list)
     labels: tuple[str, ...] = ()
@@ -57,13 +57,13 @@ class Explanation:
 
 
 class Investigation:
-    """See the module; runs in a thread of its own while the evaluation does something else.
+    """Runs the investigation in its own thread while the evaluation continues.
 
     Args:
         fleet: starts its processes.
         session: of the task.
         judged: the candidate, built and found correct.
-        shapes: where it was checked, those that will be timed first.
+        shapes: where it was checked, timed shapes first.
         effort: ``screen`` or ``confirm``.
         expires_at: monotonic time at which the evaluation ends.
     """
@@ -81,7 +81,7 @@ class Investigation:
         self._session = session
         self._judged = judged
         self._candidate = judged.candidate
-        # To start a second process with the device and its profiler takes seconds, more than all of a screen.
+        # Starting a second process with the device and its profiler takes seconds, more than a whole screen.
         unseen = fleet.gpu and effort == "screen"
         self._shapes = [] if unseen else _spread(shapes, _SHAPES[effort])
         self._replays = _REPLAYS[effort]
@@ -90,13 +90,13 @@ class Investigation:
 
     @property
     def watches(self) -> bool:
-        """Whether a process of the candidate runs for it."""
+        """Whether it runs a process of the candidate."""
         return bool(self._shapes)
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Investigates while the body runs; both are finished when it is left."""
-        # A fork server dies with the thread that started it, so make sure here that they run.
+        """Investigates while the body runs. Both have finished on exit."""
+        # A fork server dies with the thread that started it, so start the servers here, in this thread.
         for role in ("compile", "candidate"):
             self._fleet.server(role)
         with ThreadPoolExecutor(1) as pool:
@@ -105,7 +105,7 @@ class Investigation:
         future.result()
 
     def run(self) -> Explanation:
-        """The explanation; never raises for what a candidate does."""
+        """The explanation. Never raises for what a candidate does."""
         started = time.monotonic()
         found = self.explanation
         analysis = self._analyze()
@@ -122,7 +122,7 @@ class Investigation:
         except (RoleFailure, SandboxUnavailable, OSError, ValueError) as failure:
             words = static.clean(str(failure), 300)
             found.findings.append(
-                Finding("not_observed", "info", f"which kernels run could not be seen: {words}")
+                Finding("not_observed", "info", f"could not observe which kernels run: {words}")
             )
         finally:
             process.close()
@@ -147,7 +147,7 @@ class Investigation:
     # -- the three looks ---------------------------------------------------------------------------------------
 
     def _analyze(self) -> Analysis:
-        """Static analysis in a disposable process: parsing a hostile text can end an interpreter."""
+        """Static analysis in a disposable process, because parsing hostile source can crash an interpreter."""
         process: RoleProcess | None = None
         source = self._candidate.source[: static.MAX_READ].encode("utf-8", "replace").decode()
         files = {"candidate.py": source}
@@ -174,25 +174,25 @@ class Investigation:
         return observation.read(answer, analysis, gpu=self._fleet.gpu)
 
     def _replay(self, run: CandidateRun, seen: list[tuple[OpenShape, Observation]]) -> list[OpenShape]:
-        """Shapes at which the candidate is right without its own kernels."""
+        """The shapes at which the candidate is right without its own kernels."""
         decoys = []
         for shape, one in sorted(seen, key=lambda pair: pair[0].inputs.input_bytes):
             cases: list[Case] = shape.checks.get("cases", [])[:2]
             if not one.own_calls or not cases or self._replays <= 0:
                 continue
             self._replays -= 1
-            # What it returns is learnt from one true call at this very shape.
+            # The expected form of the outputs comes from one normal call at this shape.
             side = run.open(shape)
             side.process.request_json(protocol.KERNELS, {"shape": side.key}, _CALL_SECONDS)
             try:
                 if replay.still_right(side, cases):
                     decoys.append(shape)
             except RoleFailure:
-                break  # it cannot do without them
+                break  # it needs its kernels
         return decoys
 
     def _reference(self, shape: OpenShape) -> Observation | None:
-        """What the reference itself runs at a shape; looked at once a session."""
+        """What the reference itself runs at a shape. Observed once per session."""
         if _REFERENCE not in shape.checks:
             run = CandidateRun(
                 self._fleet,
@@ -224,7 +224,7 @@ def _spread(shapes: list[OpenShape], count: int) -> list[OpenShape]:
 
 
 def _merged(seen: list[Observation]) -> tuple[KernelShare, ...]:
-    """One list over all shapes: mean shares, most calls."""
+    """One list over all shapes: mean shares, highest call counts."""
     kernels: dict[tuple[str, str], KernelShare] = {}
     for one in seen:
         for kernel in one.kernels:

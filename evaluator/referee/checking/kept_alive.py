@@ -1,13 +1,15 @@
-"""A few outputs of timed calls live on while a shape is timed: memory of a living tensor is nobody's to use again.
+"""Keeps a few outputs of timed calls alive during timing: the memory of a live tensor must not be reused.
 
-That outputs survive two later calls is seen when a module is checked. A ring of some hundreds of outputs made beforehand passes
-that, and a block has fewer calls: it saves what allocating takes, and whoever keeps results longer (a list of logits, a graph of
-autograd) finds others in them. So of some blocks one call's outputs are kept, here as a copy and in the process alive, until
-timing at the shape ends or until others take their place; then both must be alike. Which call it is the process is told when the
-block is over, and how long it is kept nobody knows. Who uses memory again that nobody holds does no harm, and passes.
+The correctness check sees whether outputs survive two later calls. A ring of several hundred preallocated outputs
+passes that check, and a block has fewer calls than the ring. Such a ring saves the cost of allocation, but a
+caller that keeps results longer (a list of logits, an autograd graph) finds them overwritten.
 
-Processes of baselines keep as many outputs of the same calls, unlooked at: a living output keeps the memory before it in the heap,
-where it costs less to have it again.
+So for some blocks the outputs of one call are kept twice: as a copy here, and alive in the process. They stay
+until timing at the shape ends or other outputs replace them. Both must then be equal. The process learns which
+call it is after the block, and never how long it will be kept. Reusing freed memory is harmless and passes.
+
+Baseline processes keep as many outputs of the same calls, without a comparison. Live outputs change the heap and
+make allocation cheaper, so both sides need the same number.
 """
 
 from __future__ import annotations
@@ -25,15 +27,18 @@ from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
 
 _CALL_SECONDS = 60.0
-#: As soon as all places are taken, one block in so many gets somebody's place.
+#: Once all places are taken, one block in this many replaces a kept output.
 _REPLACED = 4
-#: Fewer are kept where they are larger than this together (on the host, on a device).
+#: Fewer outputs are kept if together they exceed this many bytes (on the host, on a device).
 _HELD_BYTES = (64 << 20, 256 << 20)
 
 
 @dataclass(frozen=True)
 class _Draw:
-    """Of a block: which part of its calls is before the one that is kept, and in whose place; no place to keep none."""
+    """For one block: which fraction of its calls precedes the kept one, and which place it takes.
+
+    No place keeps none.
+    """
 
     part: float
     place: int | None
@@ -41,7 +46,7 @@ class _Draw:
 
 @dataclass(frozen=True)
 class _Kept:
-    """Outputs of one timed call, as they were when its block was over."""
+    """Outputs of one timed call, as they were at the end of its block."""
 
     number: int
     block: Block
@@ -50,9 +55,9 @@ class _Kept:
 
 
 def most_held(side: Side, metas: tuple[TensorMeta, ...]) -> int:
-    """Of how many timed calls a process can keep outputs like these beside those of a block.
+    """How many timed calls' outputs of this size a process can keep, besides those of a block.
 
-    On a GPU they take a quarter at most of what a block of so many calls leaves of the pool.
+    On a GPU they take at most a quarter of the pool that is left after a block of that many calls.
     """
     fit = _HELD_BYTES[side.gpu] // max(sum(meta.span_bytes for meta in metas), 1)
     if side.gpu:
@@ -61,7 +66,7 @@ def most_held(side: Side, metas: tuple[TensorMeta, ...]) -> int:
 
 
 class Holding:
-    """Who is kept at one shape, of the candidate's and of its rivals' calls.
+    """The outputs kept at one shape, for calls of the candidate and of its rivals.
 
     Args:
         side: the candidate's.
@@ -74,10 +79,10 @@ class Holding:
         self._shape = shape
         self._most = most
         self._draws: list[_Draw] = []
-        #: Of each process: its blocks so far, and who has which place.
+        #: For each process: the number of blocks so far, and which output is in which place.
         self._blocks: dict[Side, int] = {}
         self._places: dict[Side, dict[int, _Kept]] = {}
-        #: Whose place was taken, not looked at yet.
+        #: Displaced outputs that have not been compared yet.
         self._displaced: list[_Kept] = []
 
     @property
@@ -86,12 +91,15 @@ class Holding:
         return self._most > 0
 
     def draw(self, side: Side, calls: int) -> int:
-        """The call of a block that is over which is looked at: the kept one, if it keeps one, so that it need be copied once."""
+        """Which call of the finished block to check.
+
+        It is the kept call, if there is one, so that it is copied only once.
+        """
         draw = self._draw_of(side)
         return secrets.randbelow(calls) if draw.place is None else int(draw.part * calls)
 
     def _draw_of(self, side: Side) -> _Draw:
-        """Alike for the blocks of both sides that have the same number, so that both heaps look alike."""
+        """Equal for blocks of both sides with the same number, so that both heaps look alike."""
         number = self._blocks.setdefault(side, 0)
         while len(self._draws) <= number:
             self._draws.append(_Draw(secrets.randbits(32) / 2**32, self._free_place(len(self._draws))))
@@ -106,7 +114,7 @@ class Holding:
         return 1 + secrets.randbelow(self._most - 1)
 
     def note(self, side: Side, block: Block, call: int, spans: list[Any]) -> None:
-        """A block is over, of which these are copies of the call's outputs: keeps them, if it was drawn so."""
+        """Called after a block with copies of the call's outputs. Keeps them if this block was drawn."""
         place = self._draw_of(side).place
         self._blocks[side] += 1
         if place is None:
@@ -121,26 +129,28 @@ class Holding:
         places[place] = _Kept(number, block, call, spans if side is self._side else [])
 
     def look(self) -> None:
-        """Compares what was displaced. It may ask the candidate's process, so this belongs before one of its own turns.
+        """Compares displaced outputs.
+
+        It may query the candidate's process, so call it before one of that process's turns.
 
         Raises:
-            Rejected: it is not what it was.
+            Rejected: an output changed.
         """
         displaced, self._displaced = self._displaced, []
         self._compare(displaced)
         self._side.let_go([kept.number for kept in displaced])
 
     def finish(self) -> None:
-        """Compares all that is still kept.
+        """Compares everything that is still kept.
 
         Raises:
-            Rejected: something is not what it was.
+            Rejected: an output changed.
         """
         self.look()
         self._compare(list(self._places.get(self._side, {}).values()))
 
     def let_go(self) -> None:
-        """Nobody need keep anything any more."""
+        """Releases all kept outputs."""
         for side in self._places:
             side.let_go()
         self._places = {}
@@ -149,7 +159,7 @@ class Holding:
         side = self._side
         for kept in all_kept:
             now = side.kept_now(kept.number, kept.block, kept.call, _CALL_SECONDS)
-            # A process that is asked where they are may name another number of them.
+            # A process asked for the addresses may return a different number of them.
             pairs = [
                 (span, then)
                 for index, (span, then) in enumerate(zip(now, kept.spans, strict=False))

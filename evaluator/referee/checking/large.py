@@ -1,12 +1,15 @@
-"""Checks at shapes whose tensors are too large to be copied, or compared at once.
+"""Checks shapes whose tensors are too large to copy or to compare in one step.
 
-A content lies in a slot of each process, and outputs stay where the process made them: nothing is copied but pieces. Every value of the
-candidate's is compared with the reference's own, piece by piece. The float64 oracle looks at some rows of the batch, drawn after the
-candidate has answered, and at the rows where both differ most. Rows stand for the whole only where the module treats them one by one:
-what the reference returns for these rows alone must be what it returns for them among all others. Where it does not (a norm over
-everything), the oracle computes the whole if it fits, and else the reference's own result counts, with the tolerance for its rounding.
+A content is in a slot of each process, and outputs stay where the process made them; only pieces are copied. Every
+value of the candidate is compared with the reference's own result, piece by piece. The float64 oracle checks some
+rows of the batch, drawn after the candidate has answered, and the rows where both differ most.
 
-An output that is filled late would be seen to change: its fingerprint is taken when the clock has stopped, and again at the end.
+Rows stand for the whole only if the module treats them independently: the reference must return the same for these
+rows alone as among all rows. If it does not (a norm over everything), the oracle computes the whole output if it
+fits. Otherwise the reference's own result is the standard, with the tolerance for its rounding.
+
+An output that is filled late shows up as a change: its fingerprint is taken when the clock stops and again at the
+end.
 """
 
 from __future__ import annotations
@@ -38,29 +41,31 @@ from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
 
 _CALL_SECONDS, _FIRST_CALL_SECONDS = 60.0, 120.0
-#: Elements that are compared at a time, and elements of inputs and outputs of which the oracle computes rows at a time.
+#: Elements compared at a time, and elements of inputs and outputs for which the oracle computes rows at a
+#: time.
 _PIECE, _PART = 1 << 25, 1 << 25
-#: Places at which the oracle looks for each content, and how many more where values differ from the reference's own.
+#: How many places the oracle checks for each content, and how many more where values differ from the
+#: reference's own.
 _LOOKS, _DOUBTS, _WORST = 2, 4, 2
-#: Of a row in a draw, where one that differs by its own size has 1.
+#: Weight of a row in a random draw, where a row that differs by its own size has weight 1.
 _MOST_WEIGHT = 1e3
-#: An output of more elements is not computed in float64 as a whole.
+#: An output with more elements is not computed in float64 as a whole.
 _WHOLE = 1 << 26
-#: Of so few rows one at a time is a part worth telling of.
+#: If the oracle sees at most this many rows at a time, a finding says so.
 _FEW_ROWS = 16
-#: Pieces of an output of a timed call that are compared.
+#: How many pieces of a timed call's output are compared.
 _TIMED_PIECES = 4
-#: For :func:`mimic`, which wants the work of a comparison and not its answer.
+#: For :func:`mimic`, which does the work of a comparison and ignores its result.
 _ANY = Bounds(math.inf, math.inf, math.inf)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one call of a process returned, where it lies.
+    """The outputs of one call, in the memory of its process.
 
     Attributes:
         metas: of the outputs.
-        spans: their memory, flat bytes; it changes with the next call of that process.
+        spans: their memory as flat bytes. It changes with the next call of that process.
     """
 
     metas: tuple[TensorMeta, ...]
@@ -80,10 +85,12 @@ def check(
     findings: list[Finding],
     names: Sequence[str] = (),
 ) -> None:
-    """Runs the candidate on fresh contents and compares; by default on the task's own and on one of another distribution.
+    """Runs the candidate on fresh contents and compares.
+
+    By default: the task's own content and one of another distribution.
 
     Raises:
-        Rejected: with the first thing that is wrong.
+        Rejected: at the first wrong thing.
     """
     reference = shape.side
     assert isinstance(side, DeviceSide) and isinstance(reference, DeviceSide)
@@ -111,10 +118,10 @@ def check(
 
 
 def verify(shape: OpenShape, side: Side, block: Block, outcome: Outcome) -> None:
-    """Checks a timed block of one call, whose content is made once more in the reference's slot.
+    """Checks a timed block of one call. Its content is made again in the reference's slot.
 
     Raises:
-        Rejected: the output, or what the slot holds, is not what it must be.
+        Rejected: the output or the content of the slot is wrong.
     """
     reference = shape.side
     assert isinstance(side, DeviceSide) and isinstance(reference, DeviceSide)
@@ -133,13 +140,15 @@ def verify(shape: OpenShape, side: Side, block: Block, outcome: Outcome) -> None
 
 
 def spoil_outputs(side: Side) -> None:
-    """Before a timed call of the candidate's: what its last outputs held is gone."""
+    """Overwrites the candidate's last outputs before a timed call."""
     assert isinstance(side, DeviceSide)
     side.poison()
 
 
 def mimic(shape: OpenShape) -> None:
-    """The work of :func:`verify` after a block of a baseline, so that both sides' next blocks begin in the same state."""
+    """Does the work of :func:`verify` after a baseline's block, so that both sides start their next block in the
+    same state.
+    """
     assert isinstance(shape.side, DeviceSide)
     own, _ = _own(shape.side, shape.side.own)
     for index in range(len(own.metas)):
@@ -164,7 +173,7 @@ def _own_of(reference: DeviceSide, name: str, *, signs: bool) -> tuple[Answer, B
 
 
 def _share_of_numbers(drawn: tuple[Answer, Block, bool]) -> float:
-    """Of the output with fewest of them."""
+    """The share in the output that has the fewest."""
     shares = [1.0]
     for index, meta in enumerate(drawn[0].metas):
         values = drawn[0].tensor(index)
@@ -175,13 +184,13 @@ def _share_of_numbers(drawn: tuple[Answer, Block, bool]) -> float:
 
 
 def _give(side: DeviceSide, reference: DeviceSide) -> None:
-    """Gives the candidate what the reference's slot holds, and nothing of what was there before."""
+    """Copies the reference's slot to the candidate and overwrites everything that was there before."""
     side.take_slot(reference)
     side.poison(at_first=True)
 
 
 def _called(side: DeviceSide, fill: Callable[[], None], deadline_s: float, *, strict: bool = False) -> Block:
-    """A call of a process, when ``fill`` has written what it computes on; with more memory where its outputs find no room."""
+    """Calls a process after ``fill`` has written its inputs. Adds memory if its outputs do not fit."""
     while True:
         fill()
         try:
@@ -198,7 +207,7 @@ def _own(reference: DeviceSide, fill: Callable[[], None]) -> tuple[Answer, Block
 
 
 class _Comparison:
-    """Of one answer of the candidate's with the reference's own and with the oracle."""
+    """Compares one answer of the candidate with the reference's own result and with the oracle."""
 
     def __init__(
         self,
@@ -219,7 +228,7 @@ class _Comparison:
         self._whole: Case | None = None
 
     def run(self, answer: Answer, own: Answer, *, looks: int) -> None:
-        """Raises Rejected where a value is wrong."""
+        """Raises Rejected if a value is wrong."""
         if looks and self._places is not None and not self._is_by_rows(own):
             self._places = self._shape.checks["batched"] = None
         if looks and self._places is None:
@@ -232,7 +241,10 @@ class _Comparison:
     # -- the oracle ----------------------------------------------------------------------------------------------
 
     def _is_by_rows(self, own: Answer) -> bool:
-        """Whether the reference returns for some rows alone what it returns for them among all others; asked once for a shape."""
+        """Whether the reference returns the same for some rows alone as among all others.
+
+        Tested once per shape.
+        """
         if "batched" in self._shape.checks:
             return self._shape.checks["batched"] is not None
         rows = self._drawn_rows()
@@ -247,14 +259,14 @@ class _Comparison:
         return True
 
     def _look(self, answer: Answer, own: Answer, rows: tuple[int, int]) -> None:
-        """The oracle's word on some rows."""
+        """The oracle's comparison for some rows."""
         case = self._case(rows)
         if rows[1] - rows[0] > 1 or self._batch <= _FEW_ROWS:
             self._told(f"{rows[1] - rows[0]} of {self._batch} rows at a time")
         self._judge(case, answer, rows)
 
     def _look_at_all(self, answer: Answer, own: Answer) -> None:
-        """The oracle's word on the whole, where it can be computed."""
+        """The oracle's comparison for the whole output, if it can be computed."""
         if sum(meta.elements for meta in own.metas) <= _WHOLE:
             self._whole = self._case(None)
             self._judge(self._whole, answer, None)
@@ -270,7 +282,7 @@ class _Comparison:
                 raise wrong(self._shape, case, comparison, self._values(answer, rows), [])
 
     def _case(self, rows: tuple[int, int] | None) -> Case:
-        """What the outputs of some rows must be, or of all of them."""
+        """The expected outputs for some rows, or for all of them."""
         reference = self._shape.side
         cut = None if rows is None else (*rows, self._places or [])
         (own,) = reference.oracle(0, [{"tier": "own", "move": None}], _CALL_SECONDS, cut)
@@ -298,7 +310,7 @@ class _Comparison:
         return self._shape.output_metas[0].shape[0]
 
     def _drawn_rows(self) -> tuple[int, int]:
-        """Some consecutive rows, as many as the oracle looks at."""
+        """Consecutive rows, drawn at random, as many as the oracle checks."""
         each = sum(t.size for t in self._shape.inputs.given) + sum(
             m.elements for m in self._shape.output_metas
         )
@@ -318,12 +330,15 @@ class _Comparison:
     # -- the reference's own -------------------------------------------------------------------------------------
 
     def _compare_all(self, answer: Answer, own: Answer) -> None:
-        """Every value beside the reference's own. What differs by rows is not wrong until the oracle says so."""
+        """Compares every value with the reference's own.
+
+        A difference counts as wrong only if the oracle confirms it by rows.
+        """
         doubtful: list[Doubt] = []
         for index, meta in enumerate(own.metas):
             found = list(pieces(answer.tensor(index), own.tensor(index)))
             if self._name == "timed" and len(found) > _TIMED_PIECES:
-                # Drawn when the clock has stopped; there are as many draws as blocks.
+                # Drawn after the clock has stopped. There are as many draws as blocks.
                 found = random.SystemRandom().sample(found, _TIMED_PIECES)
             for first, mine, theirs in found:
                 if self._agrees(index, meta, mine, theirs):
@@ -338,7 +353,7 @@ class _Comparison:
     def _agrees(self, index: int, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor) -> bool:
         if (
             self._judged == "finiteness"
-        ):  # how far rounding in the tier may move a value, the reference's own result does not say
+        ):  # the reference's result does not say how far rounding in this tier may move a value
             return not bool((torch.isfinite(theirs) & ~torch.isfinite(mine)).any())
         if self._outcome.bounds and self._places is not None and self._judged == "everywhere":
             bounds = self._outcome.bounds[index]
@@ -347,7 +362,7 @@ class _Comparison:
         return self._beside_own(meta, mine, theirs).ok
 
     def _beside_own(self, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor) -> Comparison:
-        """Within the tolerance for rounding, the reference's own result taken for exact."""
+        """Whether values are within the rounding tolerance, taking the reference's own result as exact."""
         exact = theirs.reshape(-1)
         if theirs.is_floating_point() or theirs.is_complex():
             exact = exact.to(torch.complex128 if theirs.is_complex() else torch.float64)
@@ -357,7 +372,7 @@ class _Comparison:
 
     def _reject(self, index: int, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor) -> None:
         if self._whole is not None:
-            return  # the oracle has looked at all of it
+            return  # the oracle has checked all of it
         words = (
             self._beside_own(meta, mine, theirs).words
             or "it differs from the reference's own result in many places"
@@ -368,7 +383,10 @@ class _Comparison:
 
 
 def batched(shape: OpenShape) -> list[int] | None:
-    """Places of the tensors that may be cut into rows: all that begin with the outputs' first dimension; None where there are none."""
+    """Indices of the tensors that can be cut into rows: all whose first dimension is that of the outputs.
+
+    None if there are none.
+    """
     if shape.checks.get("batched", ...) is None or not shape.inputs.call.plain:
         return None
     firsts = {meta.shape[0] if meta.shape else 0 for meta in shape.output_metas}
@@ -383,7 +401,9 @@ def batched(shape: OpenShape) -> list[int] | None:
 
 
 def pieces(mine: torch.Tensor, theirs: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """Pairs of parts of two tensors of one shape, of limited size each, with the first of their rows of the first dimension."""
+    """Pairs of pieces of two tensors of one shape, limited in size, each with its first row in the first
+    dimension.
+    """
     if mine.numel() <= _PIECE or mine.dim() == 0:
         yield 0, mine, theirs
         return
@@ -398,12 +418,12 @@ def pieces(mine: torch.Tensor, theirs: torch.Tensor) -> Iterator[tuple[int, torc
 
 @dataclass(frozen=True)
 class Doubt:
-    """Of a piece that differs from the reference's own: where the oracle is to look.
+    """Where the oracle should check a piece that differs from the reference's own.
 
     Attributes:
         gap: by how much the worst row differs.
-        worst: the row (of the first dimension of the output) that differs most.
-        drawn: another one, drawn by how much each differs.
+        worst: the row (in the first dimension of the output) that differs most.
+        drawn: another row, drawn with probability proportional to its difference.
     """
 
     gap: float
@@ -412,14 +432,14 @@ class Doubt:
 
 
 def _doubt(first: int, mine: torch.Tensor, theirs: torch.Tensor) -> Doubt:
-    """Rows of a piece that begins with row ``first``.
+    """The rows to check in a piece that begins with row ``first``.
 
-    The row that differs most may be right, as one is where a value lies between two that are as right as each other, and would hide
-    all others: one more is drawn.
+    The row that differs most may be right, for example if a value lies between two equally valid roundings. It
+    would then hide all other rows, so one more row is drawn.
     """
     gaps = _gaps_of_rows(mine, theirs)
     worst = int(gaps.argmax())
-    # A row without values that are numbers outweighs others, not all of them together.
+    # A row with NaN outweighs any other row, but not all of them together.
     weights = gaps.clamp(max=_MOST_WEIGHT).cumsum(0)
     at = float(weights[-1]) * secrets.randbelow(1 << 53) / (1 << 53)
     drawn = int(
@@ -431,8 +451,11 @@ def _doubt(first: int, mine: torch.Tensor, theirs: torch.Tensor) -> Doubt:
 
 
 def _gaps_of_rows(mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-    """By how much each row (of the first dimension) differs: the most of its values beside their size in the last dimension; of integers
-    how many do."""
+    """By how much each row (in the first dimension) differs.
+
+    For floats: the largest difference relative to the values' size in the last dimension. For integers: how many
+    values differ.
+    """
     if not (mine.is_floating_point() or mine.is_complex()):
         return (mine != theirs).reshape(len(mine), -1).to(torch.float64).mean(dim=1)
     wide = torch.complex128 if mine.is_complex() else torch.float64
@@ -443,7 +466,7 @@ def _gaps_of_rows(mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
 
 
 def _chosen(doubtful: list[Doubt]) -> list[int]:
-    """Rows at which the oracle looks: those that differ most, and some others, drawn."""
+    """Rows for the oracle: those that differ most, and some others drawn at random."""
     ordered = sorted(doubtful, key=lambda doubt: doubt.gap, reverse=True)
     worst, others = [doubt.worst for doubt in ordered[:_WORST]], [doubt.drawn for doubt in ordered]
     drawn = random.SystemRandom().sample(others, min(len(others), _DOUBTS - _WORST))
@@ -451,7 +474,7 @@ def _chosen(doubtful: list[Doubt]) -> list[int]:
 
 
 def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether flat bytes are alike, piece by piece."""
+    """Whether flat bytes are equal, compared piece by piece."""
     return all(torch.equal(a, b) for a, b in zip(one.split(4 * _PIECE), other.split(4 * _PIECE), strict=True))
 
 

@@ -1,7 +1,7 @@
-"""What a verdict does not cover, found after timing: strides that inputs do not have, train mode, NaN and Inf, threads.
+"""Finds what a verdict does not cover, after timing: unusual strides, train mode, NaN and Inf, threads.
 
-Of these a candidate is asked nothing but to be right where it answers with numbers. What it does not do is said in the verdict, as a limit,
-with whether the delivered module guards against it.
+The candidate need not support any of these. It only must not return wrong numbers. Each gap is reported in the
+verdict as a limit, with whether the delivered module guards against it.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from evaluator.verdict import Finding
 
 _SECONDS, _SMALL_BYTES = 60.0, 1 << 20
 _WORDS = {
-    "strides": "inputs with other strides give {}; the delivered module hands such inputs to the reference",
-    "train": "in train mode the reference gives another result and this gives the same; the delivered module uses the reference there",
-    "threads": "two threads that call it at one time get {}; the delivered module does not guard against that: a module for each thread",
+    "strides": "inputs with other strides give {}; the delivered module passes such inputs to the reference",
+    "train": "in train mode the reference's result changes and this one does not; the delivered module uses the reference there",
+    "threads": "two threads that call it at the same time get {}; the delivered module does not guard against that: use one module per thread",
 }
-_FAILS = "inputs with NaN and Inf: it fails there ({}), and was asked nothing more; a delivered module goes back to the reference when a member fails"
+_FAILS = "inputs with NaN and Inf: it fails there ({}) and was not tested further; a delivered module falls back to the reference when a member fails"
 _CONSTANT = (
-    "other values of input {} than get_inputs() draws; the delivered module does not guard against that"
+    "values of input {} that get_inputs() does not draw; the delivered module does not guard against that"
 )
 _HIDES = "where the reference gives NaN or Inf for such inputs, {} elements are numbers here; the delivered module does not guard against that"
-_SPREADS = "from a NaN or Inf in an input, {} elements are no numbers here that are in the reference's result; the delivered module does not guard against that"
+_SPREADS = "with a NaN or Inf in an input, {} elements are NaN or Inf here that are numbers in the reference's result; the delivered module does not guard against that"
 
 
 def look(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
-    """Adds limits to the findings; nothing is timed after it.
+    """Adds limits to the findings. Nothing is timed after it.
 
     Raises:
-        Rejected: with NaN or Inf in an input it returns wrong numbers elsewhere.
+        Rejected: with NaN or Inf in an input, it returns wrong numbers elsewhere.
     """
     able = [
         shape
@@ -57,7 +57,7 @@ def look(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) ->
     ]
     if not able or candidate.process is None or candidate.process.dead:
         return
-    # Of the smaller ones the largest: at a size of 1 neither strides nor threads show.
+    # Use the largest of the smaller shapes: at a size of 1, neither strides nor threads make a difference.
     small = [one for one in able if one.inputs.input_bytes <= _SMALL_BYTES]
     shape = max(small, key=_size) if small else min(able, key=_size)
     side = candidate.sides[shape.key]
@@ -82,7 +82,7 @@ def look(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) ->
         return
     for name, words in _WORDS.items():
         said = found.get(name, "")
-        # In train mode it is the same result that is wrong.
+        # In train mode, an unchanged result is the wrong one.
         if (name == "train" and name in found and not said) or (name != "train" and said):
             run.findings.append(_limit(name, words.format(said), shape))
 
@@ -109,7 +109,7 @@ def _changes_in_training(shape: OpenShape) -> bool:
 
 
 def _look_for_numbers(side: Side, shape: OpenShape, run: RunState) -> None:
-    """One call with a NaN and an Inf in an input, judged where these do not reach in the reference's result."""
+    """One call with a NaN and an Inf in an input. Only parts of the result that these do not reach are judged."""
     if "spoiled" not in shape.checks:
         shape.checks["spoiled"] = _spoiled_case(shape, run.findings)
     if shape.checks["spoiled"] is None:
@@ -124,7 +124,10 @@ def _look_for_numbers(side: Side, shape: OpenShape, run: RunState) -> None:
 
 
 def _spoiled_case(shape: OpenShape, findings: list[Finding]) -> tuple[Case, list[Any]] | None:
-    """A content with NaN and Inf, what is expected, and per output which rows are as they are without these; None where it has none."""
+    """A content with NaN and Inf, its expectation, and per output the rows that are unchanged by them.
+
+    None if no row is.
+    """
     able = [
         place
         for place, tensor in enumerate(shape.inputs.tensors)
@@ -141,13 +144,13 @@ def _spoiled_case(shape: OpenShape, findings: list[Finding]) -> tuple[Case, list
     except RoleReported:
         return None
     case = case_of(shape, replace(own, signs=True), findings)
-    # Whole rows: a single element of a row that is touched may be the same by chance.
+    # Compare whole rows: a single element of an affected row may be unchanged by chance.
     pairs = zip(case.expected, clean.expected, strict=True)
     return case, [space(a.own).max_of_rows((a.own != b.own) * 1.0) == 0.0 for a, b in pairs]
 
 
 def _compared(shape: OpenShape, case: Case, untouched: list[Any], values: list[Any]) -> tuple[int, int]:
-    """How many elements are numbers that should not be, and the other way round."""
+    """Counts elements that are numbers but should be NaN or Inf, and the reverse."""
     hides = spreads = 0
     for value, expected, same in zip(values, case.expected, untouched, strict=True):
         if not is_inexact(expected.dtype):
@@ -162,7 +165,7 @@ def _compared(shape: OpenShape, case: Case, untouched: list[Any], values: list[A
         )
         if not comparison.ok:
             sentence = (
-                f"with NaN and Inf in an input it gives wrong numbers at {where(shape)} where these do not reach in the reference's result: "
+                f"with NaN and Inf in an input it gives wrong numbers at {where(shape)} in rows that these do not reach in the reference's result: "
                 f"{comparison.words}"
             )
             raise Rejected("incorrect", sentence, (Finding("wrong_result", "error", sentence),))
@@ -170,7 +173,7 @@ def _compared(shape: OpenShape, case: Case, untouched: list[Any], values: list[A
 
 
 def _spoiled(content: Any, tensor: TensorInput) -> Any:
-    """A content with a NaN and an Inf at places of its own (not at zeros that stay)."""
+    """A content with a NaN and an Inf, each at its own place. Structural zeros stay."""
     import torch
 
     on_device = not isinstance(content, np.ndarray)

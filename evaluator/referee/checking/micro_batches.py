@@ -1,6 +1,8 @@
-"""Whether gradients are right when two forwards come before the first backward, as in gradient accumulation and checkpointing.
+"""Checks gradients when two forwards come before the first backward, as in gradient accumulation and
+checkpointing.
 
-A module that keeps what backward needs on itself, instead of in autograd's context, then computes the first gradient from the second input.
+A module that stores what backward needs on itself, not in autograd's context, computes the first gradient from the
+second input.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ _HINT = "keep what backward needs with ctx.save_for_backward, not on the module"
 
 
 def check(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
-    """Two forwards, then two backwards, at one of the shapes; each call must give what it gives alone.
+    """Runs two forwards and then two backwards at one shape. Each call must give what it gives alone.
 
-    A reference that cannot do that itself is not held against a candidate.
+    If the reference itself cannot do that, the candidate is not checked.
 
     Raises:
         Rejected: a result differs.

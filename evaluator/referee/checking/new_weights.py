@@ -1,6 +1,8 @@
-"""Whether a candidate sees weights that change after its first call: a training step, `load_state_dict`, an update in place.
+"""Checks that a candidate sees weights that change after its first call: a training step, `load_state_dict`, an
+update in place.
 
-A candidate may derive weights in `from_reference`, which a delivered module calls again when weights change, or at every call. Merged or packed weights that are made once, at the first call, are wrong for ever after.
+A candidate may derive weights at every call, or in `from_reference`, which a delivered module calls again when
+weights change. Weights merged or packed once, at the first call, stay wrong.
 """
 
 from __future__ import annotations
@@ -23,26 +25,27 @@ from evaluator.roles import protocol
 from evaluator.verdict import Finding
 
 _SECONDS = 60.0
-#: Each of a part of the weights, drawn anew; together all of them.
+#: Each change redraws part of the weights; together they cover all of them.
 _QUIET_CHANGES = 3
 _STATISTICS = ("running_mean", "running_var")
-#: Of weights that are changed, drawn from all; each process keeps what they were.
+#: Number of changed weights, drawn from all. Each process keeps their old values.
 _MOST_BYTES = 256 << 20
-#: What every device multiplies in place.
+#: Dtypes that every device can multiply in place.
 _MULTIPLIED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-_HINT = "make what is derived from weights in from_reference, or at every call"
+_HINT = "compute derived weights in from_reference, or at every call"
 
 
 def check(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
-    """Calls at one of the shapes after weights have changed in place, statistics alone, then some in part below version counters.
+    """Calls at one shape after weights changed: in place, only the statistics, and in part below version counters.
 
-    A candidate that watches a few values of a weight, or one weight of several, takes changes elsewhere for none. A delivered module is not
-    asked for the latter: it makes derived weights again when version counters say so, and its documentation says that.
+    A candidate that watches a few values of a weight, or one weight of several, misses changes elsewhere. A
+    delivered module need not handle changes below version counters: it derives weights again when version counters
+    change, and its documentation says so.
 
-    Both processes have their weights back when this returns.
+    Both processes have their original weights when this returns.
 
     Raises:
-        Rejected: the result is not that of the new weights.
+        Rejected: the result does not match the new weights.
     """
     able = [(shape, names) for shape in shapes if not shape.large and (names := _drawn(shape))]
     if not able:
@@ -55,11 +58,11 @@ def check(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -
     )
     for some in filter(None, [names, statistics, *quiet]):
         quietly = any(some is part for part in quiet)
-        if some is not names:  # let it see the weights that are back, which version counters have told of
+        if some is not names:  # let it see the restored weights, which version counters report
             call(side, shape, fresh(shape), run.outcomes[shape.key])
         change = {"names": some, "seed": secrets.randbits(62), "quietly": quietly, "one_row": quietly}
         if _renew(side, change) != protocol.RENEWED:
-            return  # from_reference made it
+            return  # derived in from_reference
         try:
             _look(side, shape, run, change)
         finally:
@@ -101,9 +104,10 @@ def _look(
 
 
 def _drawn(shape: OpenShape) -> list[str]:
-    """Names of weights that were drawn anew (running statistics, too), in random order as far as they fit.
+    """Names of redrawn weights (running statistics too), in random order, as many as fit.
 
-    Not of buffers that were not (tables, masks), whose values a candidate may know, nor of tied ones, which it may have once or twice.
+    Excluded are buffers that were not redrawn (tables, masks), whose values a candidate may know, and tied
+    weights, of which it may keep one copy or two.
     """
     every = shape.inputs.state
     tied = Counter(id(one.values) for one in every)
@@ -125,7 +129,10 @@ def _drawn(shape: OpenShape) -> list[str]:
 
 
 def _updated(shape: OpenShape) -> set[str]:
-    """Names of the buffers that forward changes in train mode: they hold other values whenever a call begins."""
+    """Names of the buffers that forward changes in train mode.
+
+    They have different values at the start of each call.
+    """
     plan = shape.inputs.call
     if not plan.buffers:
         return set()

@@ -1,7 +1,9 @@
-"""The no-op replay: own kernels replaced by nothing. Where the answer is still right, they were decoys (E53).
+"""The no-op replay: replaces the candidate's own kernels by nothing.
 
-The referee chooses contents that the process has not seen and compares as always; only the replacing is left to the
-process. A candidate that notices can spoil the test, and keeps no more than a label for it.
+If the answer stays right, they were decoys (E53).
+
+The referee chooses contents that the process has not seen and compares as always. Only the replacement happens in
+the process. A candidate that detects it can spoil the test, and only gains or loses a label.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ from evaluator.referee.sides.side import Side
 from evaluator.roles import protocol
 
 _CALL_SECONDS = 20.0
-#: glibc fills new memory with the complement of this byte: what an empty kernel leaves behind is zero.
+#: glibc fills new memory with the complement of this byte, so an empty kernel leaves zeros.
 _ZEROS = 255
 
 
 def still_right(side: Side, cases: list[Case]) -> bool | None:
-    """Whether the outputs are right although no kernel of the candidate's own ran; None if none was called.
+    """Whether the outputs are right although none of the candidate's own kernels ran. None if none was called.
 
     Raises:
-        RoleFailure: the module failed without its kernels, which only says that it needs them.
+        RoleFailure: the module failed without its kernels, which only shows that it needs them.
     """
     called = 0
     for case in cases:
@@ -45,7 +47,7 @@ def still_right(side: Side, cases: list[Case]) -> bool | None:
 
 
 def _switch(side: Side, *, muted: bool) -> int:
-    """Own kernels off or on; how often they were called since the last switch, as the process says."""
+    """Switches own kernels off or on. Returns the process's count of calls since the last switch."""
     answer: dict[str, Any] = side.process.request_json(protocol.MUTE, {"muted": muted}, _CALL_SECONDS)
     calls = answer.get("calls")
     return calls if type(calls) is int else 0

@@ -1,4 +1,4 @@
-"""What one evaluation has found out so far, and how long its stages took."""
+"""What one evaluation has found so far, and how long its stages took."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RunState:
     energy: dict[str, Any] | None = None
 
     def explain(self, explanation: Explanation) -> None:
-        """Takes over what was found out about a correct candidate; its seconds lie within those of other stages."""
+        """Adds the explanation of a correct candidate. Its seconds are within those of other stages."""
         self.findings += explanation.findings
         self.labels, self.kernels = explanation.labels, explanation.kernels
         self.stages_s["integrity"] = explanation.elapsed_s
@@ -39,7 +39,7 @@ class Stages:
         self._last = time.monotonic()
 
     def lap(self, name: str) -> None:
-        """A stage ends, and the next one begins."""
+        """Ends the current stage and starts the next."""
         now = time.monotonic()
         self._target[name] = self._target.get(name, 0.0) + now - self._last
         self._last = now

@@ -1,7 +1,7 @@
-"""Watches for what a candidate does beside its clock.
+"""Detects work that a candidate does outside the timed part.
 
-On a GPU work goes on while everybody is stopped: queued kernels left behind, or somebody else's program. On any device outputs could be
-made ready in the calls before a block that no clock looks at.
+On a GPU, work may continue while every process is stopped: kernels left in a queue, or another program. On any
+device, outputs could be prepared in the untimed calls before a block.
 """
 
 from __future__ import annotations
@@ -18,42 +18,45 @@ from evaluator.referee.sides.side import Side
 from evaluator.roles.process import RoleProcess
 from evaluator.verdict import Finding
 
-#: From so many looks after either side's blocks on, medians are compared.
+#: Medians are compared once there are this many samples after each side's blocks.
 _ENOUGH = 8
-#: Differences of medians of so many standard errors are more than chance.
+#: A difference of medians beyond this many standard errors is not chance.
 _CHANCES = 3.0
-#: To get ready takes some calls that no clock looks at, for which the process stops after so many or after so long.
+#: Preparing outputs needs untimed calls. The process is stopped after this many calls or this much time.
 _WARM_CALLS, _WARM_US = 16, 500.0
-#: What it takes beyond them is charged from this share of a block on (CPU, GPU). First calls are slower than others, those that the
-#: host waits for are slower than those that follow each other, and that may be so by more for one side than for the other.
+#: Extra preparation time is charged from this share of a block on (CPU, GPU). First calls are slower than later
+#: ones, and calls that the host waits for are slower than consecutive ones; the effect may differ between the
+#: sides.
 _LEAST_UNREADY = (0.06, 0.15)
-#: Work that ends within so long may be anybody's; of such, so many looks, and so many times as many as off the candidate's
-#: turn, are the candidate's. So many altogether, and nothing can be timed here.
+#: Work that ends within the first limit may come from any program. It is attributed to the candidate after this
+#: many sightings, if they are this many times as frequent as outside the candidate's turn. After the last number
+#: of sightings in total, nothing can be timed here.
 _PATIENCE_S, _MANY, _TIMES, _TOO_MANY = 0.5, 3, 3, 10
 
 
 class Watch:
-    """Looks at the device between the turns of one measurement, and at how long each side takes to get ready.
+    """Watches the device between the turns of one measurement, and how long each side takes to get ready.
 
     Args:
-        keeper: the referee's own kernels; None where there is no GPU to be looked at.
-        candidate: whose work must have ended when its turn has.
+        keeper: the referee's own kernels; None without a GPU.
+        candidate: its work must have ended when its turn ends.
     """
 
     def __init__(self, keeper: Keeper | None, candidate: RoleProcess) -> None:
         self._keeper = keeper
         self._candidate = candidate
-        #: How long our own little work took, of the candidate's (True) and of baselines.
+        #: Duration of the referee's small kernel after blocks of the candidate (True) and of baselines.
         self._before_us: dict[bool, list[float]] = {True: [], False: []}
         self._after_us: dict[bool, list[float]] = {True: [], False: []}
-        #: How long each side took to get ready beyond what its untimed calls should take, and how long its blocks were.
+        #: How long each side took to get ready beyond the expected time of its untimed calls, and how long its
+        #: blocks were.
         self._ready_us: dict[bool, list[float]] = {True: [], False: []}
         self._block_us: list[float] = []
         self._each_us: list[float] = []
         self._busy = {True: 0, False: 0}
 
     def before(self, side: Side) -> None:
-        """Contents have been written, and ``side`` is about to start its clock."""
+        """Contents are written and ``side`` is about to start its clock."""
         if side.look is None:
             return
         mine = side.process is self._candidate
@@ -72,7 +75,10 @@ class Watch:
         self._after_us[mine].append(look.first_us)
 
     def got_ready(self, side: Side, block: Block) -> None:
-        """``side`` got ready for this block, and has run it: outputs, or anything else of a block, may have been made before it."""
+        """``side`` got ready for this block and has run it.
+
+        Outputs may have been prepared before the clock started.
+        """
         each_us = block.elapsed_ns / block.calls / 1e3
         mine = side.process is self._candidate
         warm_us = min(_WARM_CALLS * each_us, max(_WARM_US, each_us))
@@ -82,31 +88,36 @@ class Watch:
             self._each_us.append(each_us)
 
     def _unready_us(self) -> float:
-        """By how much longer the candidate took to get ready than baselines did, where that is a good part of a block."""
+        """How much longer the candidate took to get ready than baselines, if that is a significant part of a
+        block.
+        """
         more_us = _held_up_us(self._ready_us)
         if not more_us:
             return 0.0
         share = _LEAST_UNREADY[self._keeper is not None]
-        # Of long calls only one is made before a block, and a first one may take half as long again.
+        # With long calls, only one is made before a block, and a first call may take half as long again.
         least_us = max(share * statistics.median(self._block_us), statistics.median(self._each_us) / 2)
         return more_us if more_us > least_us else 0.0
 
     @property
     def charge_ns(self) -> int:
-        """What the candidate's blocks took beyond their clocks, by how long our own work is held up beside it, and to get ready.
+        """Nanoseconds to add to the candidate's blocks, for time spent outside their clocks.
 
-        Work that is still queued when it says that it is done holds up what we do after its turn. Work that waits for contents and
-        begins before its clock does holds up what we do between writing them and starting it. Each is the difference of medians
-        to the baseline's, where that is more than chance.
+        Work still queued after the candidate reports completion delays the referee's work after its turn. Work
+        that waits for contents and starts early delays the referee's work between writing contents and starting
+        the clock. Each charge is the difference of medians to the baseline's, if it exceeds chance. Extra
+        preparation time is added too.
         """
         held_up_us = _held_up_us(self._before_us) + _held_up_us(self._after_us)
         return round((held_up_us + self._unready_us()) * 1e3)
 
     def _wait(self, when: str, mine: bool) -> None:
-        """Waits for work that goes on although all are stopped. What does not end in time is the candidate's if it ends with it.
+        """Waits for work that continues although every process is stopped.
+
+        If it ends when the candidate does, it is the candidate's.
 
         Raises:
-            Rejected: it does, or it was there again and again on the candidate's turn alone.
+            Rejected: it does, or it was seen repeatedly on the candidate's turn alone.
             RoleFailure: it does not, or there is too much of it; then nothing can be timed here now.
         """
         assert self._keeper is not None
@@ -131,9 +142,9 @@ class Watch:
 
 
 def _held_up_us(seen_us: dict[bool, list[float]]) -> float:
-    """By how much longer the candidate held us up than baselines did; 0 where that may be chance.
+    """How much longer the candidate delayed the referee than baselines did; 0 if that may be chance.
 
-    How far baselines differ among themselves says what chance does: in that the candidate has no say.
+    The spread among baselines defines chance, because the candidate cannot influence it.
     """
     mine_us, others_us = seen_us[True], seen_us[False]
     if min(len(mine_us), len(others_us)) < _ENOUGH:
@@ -146,5 +157,5 @@ def _held_up_us(seen_us: dict[bool, list[float]]) -> float:
 
 
 def _rejected(when: str) -> Rejected:
-    sentence = f"{when} its kernels were still running on the GPU although its process was stopped"
+    sentence = f"{when} its kernels were still running on the GPU while its process was stopped"
     return Rejected("cheating", sentence, (Finding("work_off_turn", "cheat", sentence),))

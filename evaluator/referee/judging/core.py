@@ -1,4 +1,4 @@
-"""The referee of one machine and device: keeps task sessions warm and answers describe, evaluate and run_tool."""
+"""The referee for one machine and device. It keeps task sessions warm and answers requests."""
 
 from __future__ import annotations
 
@@ -35,35 +35,38 @@ from evaluator.verdict import Verdict, as_json, without_measurement
 from evaluator.verdict_store import Question, VerdictStore, given_shapes
 
 _MAX_SESSIONS = 2
-#: More referees than so many on a device keep one task open each: its memory is needed for those that are being judged.
+#: With more referees than this on a device, each keeps only one task open, to leave memory for tasks being
+#: judged.
 _MANY_REFEREES = 2
 _log = logging.getLogger(__name__)
-#: What lint says where memory ran out, which others may have had.
+#: Lint rules for running out of memory. Other processes may have held that memory, so the report is not
+#: final.
 _MAYBE_MEMORY = ("out_of_memory", "not_judged")
-#: After so long a task gives its memory back between two candidates, if others wait for some.
+#: An idle task held this long releases its memory between candidates if others are waiting for it.
 _LONG_SECONDS = 60.0
 _LIVELY = LintFinding(
     "weights_scaled",
     "warning",
-    "with weights at the scale of the file, the output hardly depends on the inputs, so it is judged with larger ones",
-    "to say which weights your module has, define redraw(model, generator) in the file",
+    "with weights at the scale of the file, the output hardly depends on the inputs, so it is judged with larger weights",
+    "to set your module's weights, define redraw(model, generator) in the file",
 )
-#: Of the time for a task: what looking for its sizes may take; and what lint may take before a candidate is judged.
+#: Share of the task's time that size inference may take, and the share that lint may take before a candidate
+#: is judged.
 _INFERENCE_SHARE, _LINT_SECONDS = 0.3, 120.0
 _MOST_OPEN_SHAPES = 160
 _TASK_WORDS = ("timeout", "out_of_memory", "not_judged")
 
 
 class RefereeCore:
-    """See the module. Runs in its own process, behind :class:`evaluator.client.Referee`.
+    """Answers the referee's requests, in its own process behind :class:`evaluator.client.Referee`.
 
     Args:
         device: ``cpu`` or ``cuda``.
         work_dir: folder for caches.
         minimum_tier: the weakest sandbox tier to accept.
-        verdicts_dir: where verdicts are kept for later; None keeps none.
-        referees: how many share the device, this one among them.
-        fleet: one that was opened with all that already.
+        verdicts_dir: where verdicts are stored; None stores none.
+        referees: how many referees share the device, including this one.
+        fleet: an already opened fleet with the same settings.
     """
 
     def __init__(
@@ -75,7 +78,8 @@ class RefereeCore:
         referees: int = 1,
         fleet: Fleet | None = None,
     ) -> None:
-        # Referees of a batch have work folders of their own and their verdicts in one place: what else they share is beside it.
+        # Referees of a batch have separate work folders but one folder of verdicts. Other shared stores lie
+        # beside it.
         stores = verdicts_dir.parent if verdicts_dir else work_dir
         self.fleet = fleet or Fleet(
             open_device(device), work_dir, minimum_tier, stores=stores, referees=referees
@@ -85,21 +89,21 @@ class RefereeCore:
         self._most_sessions = _MAX_SESSIONS if referees <= _MANY_REFEREES else 1
         self._verdicts = VerdictStore(verdicts_dir) if verdicts_dir else None
         self._lint_reports = ReportStore(stores / "lint")
-        #: Of a GPU's memory, by task, where it is more than usual.
+        #: GPU memory that a task needs, where it is more than usual.
         self._needs_parts: dict[str, int] = {}
-        #: For a GPU's memory, so far.
+        #: Seconds waited for GPU memory so far.
         self._waited_s = 0.0
-        #: Tasks whose output depends on their inputs no more with larger weights.
+        #: Tasks whose output does not depend on the inputs more strongly with larger weights.
         self._no_livelier: set[str] = set()
         self._submissions = Submissions(stores / "spaces")
         self._sessions: OrderedDict[str, TaskSession] = OrderedDict()
 
     def self_check(self) -> dict[str, Any]:
-        """Tier in force, the attacks it withstood, and the device."""
+        """The sandbox tier in use, the attacks it withstood, and the device."""
         return {"tier": self.fleet.tier, "attacks": self.fleet.attacks, "device": self.fleet.environment()}
 
     def session(self, task: TaskSource, expires_at: float = math.inf) -> TaskSession:
-        """The warm session of a task, opened if there is none; raises RoleFailure when the task is refused."""
+        """The warm session of a task, opened if needed. Raises RoleFailure if the task is refused."""
         session = self._sessions.pop(task.sha256, None)
         if session is None or session.process.dead:
             if session is not None:
@@ -112,14 +116,14 @@ class RefereeCore:
         return session
 
     def lint(self, task: TaskSource, deadline_s: float = 120.0, *, fresh: bool = False) -> dict[str, Any]:
-        """What lint says of the task, from what is kept if it has run here before, and the file that would be judged."""
+        """The lint report, from the store if there is one, together with the source file that would be judged."""
         given, report = self._submitted(task, {}, time.monotonic() + deadline_s, fresh=fresh)
         return {**report_json(report), "inferred": given.inferred, "source": given.task.source}
 
     def _submitted(
         self, task: TaskSource, space: Mapping[str, Any], expires_at: float, *, fresh: bool = False
     ) -> tuple[Submission, Report]:
-        """The task as it is judged, and what lint says of it."""
+        """The task as it will be judged, and its lint report."""
         try:
             given = self._submissions.read(
                 task, space, self, _INFERENCE_SHARE * (expires_at - time.monotonic())
@@ -130,7 +134,7 @@ class RefereeCore:
         report = self._lint(given.task, expires_at, fresh=fresh, inferred=found)
         lies = [finding for finding in report.findings if finding.rule == "dims_lie"]
         if lies and given.inferred is not None and not space:
-            # Nobody declared this space; the task is sound at the sizes of its file, or lint says why not.
+            # The file declares no shape space. Lint reports if the task is unsound at the sizes of its file.
             given = self._submissions.give_up(task, given.inferred, lies[0].sentence)
             report = self._lint(task, expires_at, fresh=fresh)
         lively = livelier(given) if report.varies_by < HARDLY else None
@@ -151,7 +155,7 @@ class RefereeCore:
             return replace(report, task={"name": task.name, "sha256": task.sha256})
         report = self._looked_at(task, device, expires_at, inferred=inferred)
         if report.verdict in _MAYBE_MEMORY and self.fleet.gpu:
-            # Others may have had it.
+            # Other processes may have held the memory.
             report = self._looked_at(task, device, expires_at, inferred=inferred, all_of_it=True)
         self._lint_reports.put(task, environment, report)
         return report
@@ -176,11 +180,13 @@ class RefereeCore:
     def _take_memory(
         self, session: TaskSession, progress: Progress = lambda *_: None, *, all_of_it: bool = False
     ) -> float:
-        """Gets a session the parts of a GPU's memory that it is known to need, or ``all_of_it``; returns for how many seconds it waited.
+        """Reserves the GPU memory parts that a session is known to need, or ``all_of_it``.
+
+        Returns the seconds waited.
 
         Raises:
-            MoreMemoryNeeded: it has shapes open in too few.
-            DeviceFull: others kept theirs for too long.
+            MoreMemoryNeeded: the session has shapes open in fewer parts.
+            DeviceFull: other referees kept their parts for too long.
         """
         if not self.fleet.gpu:
             return 0.0
@@ -202,7 +208,7 @@ class RefereeCore:
         return waited_s
 
     def _give_way(self) -> None:
-        """Before another request: tasks that have had their memory for long give it back if others wait for some."""
+        """Before the next request: releases memory that tasks have held for long, if others are waiting."""
         if self.fleet.gpu and self.fleet.memory_parts.wanted():
             held = [session for session in self._sessions.values() if session.memory.held_s > _LONG_SECONDS]
             for session in held:
@@ -215,7 +221,7 @@ class RefereeCore:
         traffic: list[Any] | None = None,
         space: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The task's space of shapes and what lint says of it, or why it is refused."""
+        """The task's shape space and lint report, or why the task is refused."""
         given, report = self._submitted(task, space or {}, time.monotonic() + deadline_s)
         found = {"lint": report_json(report), "inferred": given.inferred, "source": given.task.source}
         if not report.ok:
@@ -247,9 +253,10 @@ class RefereeCore:
             return {"ok": False, "verdict": "not_judged", "reason": str(failure), "detail": ""}
 
     def build(self, task: TaskSource, candidate: CandidateSource, deadline_s: float) -> None:
-        """Builds a candidate's extensions on a GPU machine before its task takes any of the GPU's memory; its evaluation finds them.
+        """Builds a candidate's extensions on a GPU machine before its task takes any GPU memory.
 
-        What goes wrong is told by the evaluation, in which it goes wrong again.
+        The later evaluation finds the built files. A build that fails here fails again there, and is reported
+        there.
         """
         expires_at = time.monotonic() + deadline_s
         with suppress(RoleFailure, SandboxUnavailable):
@@ -257,7 +264,7 @@ class RefereeCore:
             CandidateRun(self.fleet, session, candidate, expires_at).build_ahead()
 
     def evaluate(self, request: Request, progress: Progress) -> dict[str, Any]:
-        """The verdict as JSON-able dictionaries; kept for the next time that the same is asked."""
+        """Returns the verdict as JSON-able dictionaries and stores it for identical requests."""
         verdict = (
             self._judge_submitted(request, progress) if request.submitted else self._judge(request, progress)
         )
@@ -274,12 +281,15 @@ class RefereeCore:
             try:
                 self._verdicts.keep(question, verdict)
             except OSError as error:
-                # A full disk costs the next submission its time, never this one its verdict.
-                _log.warning("a verdict could not be kept: %s", error)
+                # A full disk must not cost this submission its verdict. It only costs the next one some time.
+                _log.warning("could not store a verdict: %s", error)
         return verdict
 
     def _judge_submitted(self, request: Request, progress: Progress) -> dict[str, Any]:
-        """Lint comes first, so that a task which measures nothing costs nothing; the verdict names the file that was sent."""
+        """Runs lint first, so that a worthless task is refused cheaply.
+
+        The verdict names the file as submitted.
+        """
         started, waited_s = time.monotonic(), self._waited_s
         given, report = self._submitted(
             request.task, request.space or {}, started + min(_LINT_SECONDS, request.deadline_s)
@@ -322,14 +332,16 @@ class RefereeCore:
             return self._judge(request, progress, alone=alone)
         parts = session.memory.parts
         unusable = verdict.verdict in ("task_rejected", "not_judged") or evaluation.again
-        # On a CPU every open shape keeps up to 96 MiB of address space in a process that has a limit of it, for whoever comes next.
+        # On a CPU, each open shape keeps up to 96 MiB of address space in a process with a limit. Close them
+        # for the next candidate.
         if unusable or (not self.fleet.gpu and len(session.shapes) > _MOST_OPEN_SHAPES):
             self._drop(request.task)
-        # Without any time left a second look would only say timeout, which would be the candidate's fault.
+        # With no time left, a second try could only time out, and that would be counted against the
+        # candidate.
         took_s = verdict.elapsed_s - evaluation.waited_s
         if evaluation.again and not alone and took_s < request.deadline_s:
             if 0 < 2 * parts < PARTS:
-                # All parts come free only when every other evaluation has ended.
+                # All parts are free only after every other evaluation has ended.
                 self._needs_parts[request.task.sha256] = 2 * parts
                 self._drop(request.task)
                 return self._judge(_rest(request, took_s), progress)
@@ -338,18 +350,18 @@ class RefereeCore:
         return as_json(verdict)
 
     def while_idle(self) -> None:
-        """Called now and then between requests: gives a GPU's memory back that another referee's evaluation waits for."""
+        """Called between requests: releases GPU memory that another referee's evaluation is waiting for."""
         if self.fleet.keeper is not None and self._sessions and self.fleet.memory_parts.wanted():
             self._close_idle(in_use=0)
             self.fleet.keeper.give_back()
 
     def _close_idle(self, in_use: int = 1) -> None:
-        """Closes every task but the one in use, which is the last, for the memory of their references."""
+        """Closes every task except the most recent one, to free the memory of their references."""
         while len(self._sessions) > in_use:
             self._sessions.popitem(last=False)[1].close()
 
     def _make_room(self) -> None:
-        """The device is full: tasks that are not in use go, and what is only compiled ahead."""
+        """Frees a full device: drops tasks not in use and whatever was compiled ahead."""
         self._close_idle()
         for session in self._sessions.values():
             session.ahead.give_memory_back()
@@ -382,7 +394,10 @@ class RefereeCore:
         device: bool = False,
         timed: bool = False,
     ) -> ToolResult:
-        """Runs a trusted program beside untrusted files in a disposable process; if ``timed``, nobody else times meanwhile."""
+        """Runs a trusted program beside untrusted files in a disposable process.
+
+        With ``timed``, nothing else is timed.
+        """
         with self.fleet.device_lock.exclusive() if timed else nullcontext():
             return run_tool(self.fleet.tool(memory_bytes, device=device), program, files, deadline_s)
 
@@ -395,19 +410,19 @@ class RefereeCore:
 
 @contextmanager
 def _not_full() -> Iterator[None]:
-    """While the referee's own GPU process works: that others take all of the memory is no error of ours.
+    """Guards work in the referee's own GPU process, where memory taken by other programs is not an internal error.
 
     Raises:
-        DeviceFull: in place of torch's error.
+        DeviceFull: instead of torch's out-of-memory error.
     """
     try:
         yield
     except torch.OutOfMemoryError as error:
         first = str(error).partition("\n")[0][:300]
-        sentence = f"the GPU's memory was taken by others: {first}; try again when they are done, or with fewer side by side"
+        sentence = f"other programs took the GPU's memory: {first}; try again when they have ended, or run fewer referees"
         raise DeviceFull("not_judged", sentence) from None
 
 
 def _rest(request: Request, took_s: float) -> Request:
-    """The same request, with what is left of its time."""
+    """The same request with its remaining time."""
     return replace(request, deadline_s=request.deadline_s - took_s)

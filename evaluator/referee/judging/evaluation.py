@@ -1,4 +1,4 @@
-"""One evaluation, start to end: (task, candidate) -> verdict."""
+"""One evaluation from start to end: (task, candidate) -> verdict."""
 
 from __future__ import annotations
 
@@ -45,15 +45,18 @@ from evaluator.timing.cores import on_core
 from evaluator.verdict import NO_ROOM, Finding, ShapeResult, Verdict
 
 _UNTIMED = ("adversarial",)
-#: Programs of a grid run one after the other there, each in about 2 ms of Python; thousands of rows take a minute.
+#: The Triton interpreter runs the programs of a grid one after another, about 2 ms of Python each. Thousands
+#: of rows take a minute.
 _INTERPRETED_CAP_BYTES = 64 << 10
-_INTERPRETED = "its Triton kernels ran in Triton's interpreter on the CPU: that shows whether they are right, not how fast they are"
-_COMPILED_BEFORE = "its process was given what its compilers had made in an earlier one: the first call did not wait for them"
+_INTERPRETED = "its Triton kernels ran in Triton's interpreter on the CPU: this shows whether they are correct, not how fast they are"
+_COMPILED_BEFORE = (
+    "its process reused compiled files from an earlier process, so the first call did not include compilation"
+)
 
 
 @dataclass
 class Request:
-    """What is to be judged and how."""
+    """What to judge, and how."""
 
     task: TaskSource
     candidate: CandidateSource
@@ -61,23 +64,23 @@ class Request:
     splits: tuple[str, ...] = ("visible", "adversarial")
     shapes: dict[str, list[Dims]] | None = None
     deadline_s: float = 900.0
-    #: Shapes with weights, instead of those that the task's file may name.
+    #: Weighted shapes that replace those of the task's file.
     traffic: list[Any] | None = None
-    #: The task is a user's: lint comes first, and its space is inferred where the file declares none.
+    #: The task comes from a user: lint runs first, and the shape space is inferred if the file declares none.
     submitted: bool = False
-    #: What its user would rather have than what is inferred.
+    #: The user's overrides for the inferred space.
     space: dict[str, Any] | None = None
-    #: With ``confirm``: joules per call are measured, too, at some shapes; a minute each.
+    #: With ``confirm``: also measure joules per call at some shapes, about a minute each.
     energy: bool = False
 
     @property
     def thorough(self) -> bool:
-        """Whether every baseline counts; a first look compares with those that are quick to compile."""
+        """Whether to use every baseline. A screen uses only those that compile quickly."""
         return self.effort == "confirm" or not {"validation", "held_out"}.isdisjoint(self.splits)
 
 
 class Evaluation:
-    """Runs one :class:`Request` and words the verdict; never raises for what a role does."""
+    """Runs one :class:`Request` and produces the verdict. Never raises for what a role does."""
 
     def __init__(
         self,
@@ -90,27 +93,27 @@ class Evaluation:
         take_memory: Callable[[], object] = lambda: None,
     ) -> None:
         self.fleet = fleet
-        #: Gets the session parts of a GPU's memory; nothing before it needs the device.
+        #: Reserves GPU memory for the session. Nothing before this call needs the device.
         self._take_memory = take_memory
         self._alone = alone  #: No other evaluation computes on the device meanwhile.
-        self.again = False  #: Memory ran out, and is to be tried again with the device for itself.
+        self.again = False  #: Memory ran out; try again with the device to itself.
         self.session = session
         self.request = request
         self.progress = progress
         self.run_state = RunState()
         self._started = time.monotonic()
-        self.waited_s = 0.0  #: For a GPU's memory.
+        self.waited_s = 0.0  #: For GPU memory.
         expires_at = self._started + request.deadline_s
         self._confirms = request.effort == "confirm"
         self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
         self.control = Control(fleet, session)
         self._others_aa: dict[str, Any] | None = None
         self._chosen = Chosen(session.traffic)
-        #: Timed outputs whose values nobody has looked at yet.
+        #: Timed outputs whose values have not been checked yet.
         self._unseen: list[Checker] = []
 
     def judge(self) -> Verdict:
-        """The verdict."""
+        """Runs every stage and returns the verdict."""
         try:
             word, reason, detail = self._judge()
         except Rejected as rejected:
@@ -127,7 +130,7 @@ class Evaluation:
                 reason = f"the reference itself failed: {reason}; {finding_of(failure).mending}"
             elif failure.role == "control":
                 word = "out_of_memory" if ran_out and not self.again else "not_judged"
-                reason = f"the baseline could not be timed beside the candidate: {reason}"
+                reason = f"the baseline could not be timed next to the candidate: {reason}"
             if not at_fault:
                 word, reason, detail = self._no_room(reason)
         except SandboxUnavailable as failure:
@@ -143,15 +146,15 @@ class Evaluation:
     # -- memory ------------------------------------------------------------------------------------------------
 
     def _was_at_fault(self, failure: RoleFailure) -> bool:
-        """GPU only: whether a process that ran out of memory or left a baseline without, asked for too much."""
+        """GPU only: whether a process that ran out of memory, or left none for a baseline, asked for too much."""
         if protocol.TOO_SMALL in failure.sentence:
-            return self.fleet.room.can_tell(alone=self._alone)  # it grows where so much is free
+            return self.fleet.room.can_tell(alone=self._alone)  # memory use grows when that much is free
         assert self.fleet.keeper is not None
         if self.session.ahead.give_memory_back() and not self._alone:
-            return False  # our own compilers had some of it
+            return False  # our own compilers used some of it
         self.control.close()
         if failure.role == "reference" and not self._alone:
-            return False  # it is tried again with all of the device
+            return False  # it is tried again with the whole device
         if not self.fleet.room.can_tell(alone=self._alone):
             return False
         candidate = [self.candidate.process] if self.candidate.process is not None else []
@@ -162,9 +165,9 @@ class Evaluation:
             return had_its_part(self.fleet.keeper, ended)
 
     def _no_room(self, reason: str) -> tuple[str, str, str]:
-        """The verdict on a candidate for which a GPU that others use, too, had no room."""
+        """The verdict for a candidate that found no room on a GPU used by other programs."""
         self.again = not self._alone
-        sentence = f"the GPU has no memory left for this evaluation now: {reason}; run it again when other work on the GPU has ended"
+        sentence = f"the GPU has no free memory for this evaluation: {reason}; run it again when other work on the GPU has ended"
         self.run_state.findings.append(Finding(NO_ROOM, "info", sentence))
         return "not_judged", sentence, ""
 
@@ -179,7 +182,7 @@ class Evaluation:
         clock.lap("compile")
         self._take_memory()
         clock.lap("waiting")
-        # Others had the memory meanwhile, which is no time of the candidate's.
+        # Other processes held the memory meanwhile, so this wait does not count against the candidate.
         self.waited_s = self.run_state.stages_s["waiting"]
         self.candidate.expires_at += self.waited_s
         with self._computing() as way:
@@ -191,7 +194,7 @@ class Evaluation:
         timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
         shapes = [shape for _, shape in timed]
         explained = self._investigation(opened, shapes)
-        # Whoever is being explained runs on the device meanwhile.
+        # An explanation thread may be using the device meanwhile.
         with self._computing(lets_in=not explained.watches) as way, explained.beside():
             self._compile_baselines(shapes, way)
         clock.lap("baseline_compile")
@@ -214,7 +217,10 @@ class Evaluation:
 
     @contextmanager
     def _computing(self, *, lets_in: bool = True) -> Iterator[GivingWay]:
-        """While processes of this evaluation use the device and nothing is timed; ``lets_in``: others may time meanwhile."""
+        """Brackets use of the device while nothing is timed.
+
+        With ``lets_in``, other referees may time meanwhile.
+        """
         lock, reference = self.fleet.device_lock, self.session.process
         with lock.exclusive() if self._alone else lock.shared() as hold:
             way = GivingWay(self.fleet, hold if lets_in else None, reference, self.candidate, self.control)
@@ -227,9 +233,10 @@ class Evaluation:
                     self.candidate.process.meanwhile = None
 
     def _prepare(self, clock: Stages, way: GivingWay) -> dict[str, list[OpenShape]]:
-        """Everything before the clock: reference, build, load, correctness.
+        """Everything before timing: open the reference, build and load the candidate, check correctness.
 
-        Every shape is opened before the candidate starts: what memory is left is the candidate's, not the reference's.
+        Every shape is opened before the candidate starts, so the reference's memory is reserved first and the
+        candidate gets what is left.
         """
         chosen = self._choose()
         if not any(chosen.values()):
@@ -243,7 +250,7 @@ class Evaluation:
         clock.lap("reference")
         timed = [at for split in opened if split not in _UNTIMED for at in opened[split]]
         if not self.candidate.interpreted:
-            # These can go on while the candidate is built and checked.
+            # These can run while the candidate is built and checked.
             self.session.begin_baselines(timed, thorough=self.request.thorough, every=self._confirms)
         self.candidate.build(list({shape.key: shape for shape in every}.values()))
         clock.lap("compile")
@@ -260,7 +267,7 @@ class Evaluation:
         return opened
 
     def _compile_baselines(self, shapes: list[OpenShape], way: GivingWay) -> None:
-        """What the baselines need before the clock."""
+        """Prepares the baselines for timing."""
         self.session.compile_baselines(
             shapes,
             self.progress,
@@ -271,8 +278,10 @@ class Evaluation:
         )
 
     def _clocked(self, timed: list[tuple[str, OpenShape]], clock: Stages) -> bool:
-        """What needs the device's clock; False if something has to be done first for which nobody should wait: baselines are to
-        be compiled after all, or a GPU's control is not ready, since only now it is known which baseline is the best.
+        """The stages that need the device's clock.
+
+        Returns False if something must be done first while the clock is released: a baseline still has to be
+        compiled, or a GPU's control is not ready because only now the best baseline is known.
         """
         self.progress("timing", 0, len(timed), "waiting for the device's clock")
         shapes = [shape for _, shape in timed]
@@ -283,7 +292,7 @@ class Evaluation:
             clock.lap("baselines")
             if ranked := ranked and not unknown:
                 if self._confirms:
-                    # Its memory is needed by processes that are as young as those they are compared with.
+                    # The memory is needed for processes as fresh as those they are compared with.
                     self.candidate.close()
                 self._aa(shapes)
                 clock.lap("aa")
@@ -310,10 +319,10 @@ class Evaluation:
     def _check_deadline(self) -> None:
         limit_s = self.request.deadline_s
         if time.monotonic() - self._started - self.waited_s > limit_s:
-            raise RoleFailure("timeout", f"it did not finish within {limit_s:.0f} s: allow it more time")
+            raise RoleFailure("timeout", f"it did not finish within {limit_s:.0f} s: set a longer deadline")
 
     def _check_all(self, shapes: Sequence[OpenShape], way: GivingWay) -> None:
-        """First every shape in turn, then again in random order with fresh contents: shapes alternate."""
+        """Checks every shape in turn, then again in random order with fresh contents, so that shapes alternate."""
         unique = list({shape.key: shape for shape in shapes}.values())
         for done, shape in enumerate(unique):
             self._check_deadline()
@@ -344,7 +353,7 @@ class Evaluation:
         return kept
 
     def _time_all(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
-        """One pair of processes: the one in which the candidate was checked, and a control."""
+        """Times one pair of processes: the one that passed the checks, and a control."""
         effort = measure.effort_for(self.request.effort, gpu=self.fleet.gpu)
         order = random.SystemRandom().sample(list(timed), len(timed))
         clock = measure.SharedClock(len(order), gpu=self.fleet.gpu)
@@ -367,13 +376,13 @@ class Evaluation:
             self.run_state.results.append(timed_result(split, shape, outcome, timing))
 
     def _ready_control(self, shapes: list[OpenShape]) -> None:
-        """GPU only: the control of a `screen`, as far as it could not be made ready beside the checks."""
+        """GPU only: prepares the rest of a `screen`'s control, which was not ready during the checks."""
         if self.fleet.gpu and not self._confirms:
             self.control.begin([shape for shape in shapes if shape.ranked])
             self.control.join()
 
     def _look_at_timed_outputs(self) -> None:
-        """Compares what was drawn of timed calls and not looked at yet, now that others may have the clock."""
+        """Checks timed outputs that were drawn but not compared yet, after the clock is released."""
         self.fleet.unpin(self.session.process)
         with self._computing() as way:
             for checker in self._unseen:
@@ -382,7 +391,7 @@ class Evaluation:
             limits.look(self.candidate, list(self.session.shapes.values()), self.run_state)
 
     def _time_in_pairs(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
-        """Several pairs of new processes."""
+        """Times several pairs of new processes."""
         todo = [
             pairs.Timed(shape, self.run_state.outcomes[shape.key], self._earlier(shape)) for _, shape in timed
         ]
@@ -412,9 +421,10 @@ class Evaluation:
             self.run_state.results.append(result)
 
     def _aa(self, timed: Sequence[OpenShape]) -> None:
-        """Once per session."""
+        """Runs the A/A calibration once per session."""
         if self.session.aa is None and not self._confirms:
-            # Of another referee of this device, for the same task, a moment ago: the clock is dear.
+            # Another referee of this device may have just done it for the same task. Timing is expensive, so
+            # reuse it.
             self._others_aa = self.fleet.baseline_store.agreement(
                 self.fleet.environment(), self.request.task.sha256
             )
@@ -426,8 +436,11 @@ class Evaluation:
             )
 
     def _aa_shape(self, timed: Sequence[OpenShape]) -> OpenShape:
-        """Where the reference is timed against itself: at a timed shape, or, where all of them are large, which is more memory than a
-        third process has, at the largest other one (the smallest, if there is none but large ones)."""
+        """The shape at which the reference is timed against itself.
+
+        It is a timed shape. If all timed shapes are large, a third process would not fit, so it is the largest
+        other shape. If there are only large shapes, it is the smallest of them.
+        """
         small = [shape for shape in timed if not shape.large]
         if small:
             target_us = self.fleet.device.block_target_us / 4
@@ -440,7 +453,7 @@ class Evaluation:
     # -- words -------------------------------------------------------------------------------------------------
 
     def _results(self) -> list[ShapeResult]:
-        """What was measured, with what each shape stands for."""
+        """The measurements, each with the stratum of its shape."""
         weight, stratum = self._chosen.traffic.weight, self._chosen.stratum
         found = self.run_state.results
         return [replace(r, weight=weight(r.dims), stratum=stratum(r.split, r.dims)) for r in found]

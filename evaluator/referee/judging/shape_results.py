@@ -1,4 +1,4 @@
-"""Measurements at one shape in the form of a verdict."""
+"""Converts measurements at one shape to their form in a verdict."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from evaluator.shapes.traffic import Traffic
 from evaluator.timing.statistics import summarize, time_speedup
 from evaluator.verdict import BREAKS, HEADLINE, ShapeResult, compiled_words
 
-#: Strata whose shapes stand for others that might have been drawn.
+#: Strata whose shapes represent others that might have been drawn.
 _DRAWN = ("near", "small")
 _ORDER = ("own", "near", "small", "traffic", "given", "visible", "validation", "held_out")
 
 
 def timed_result(split: str, shape: OpenShape, outcome: Outcome, timing: measure.Timing) -> ShapeResult:
-    """What a verdict says of a shape where a right candidate was timed."""
+    """A shape where a correct candidate was timed."""
     return ShapeResult(
         dims=shape.dims,
         split=split,
@@ -44,27 +44,27 @@ def timed_result(split: str, shape: OpenShape, outcome: Outcome, timing: measure
 
 
 def untimed_result(split: str, shape: OpenShape, outcome: Outcome) -> ShapeResult:
-    """What a verdict says of a shape where a right candidate was not timed."""
+    """A shape where a correct candidate was not timed."""
     error = {"max_ratio": outcome.max_ratio, "max_abs": outcome.max_abs}
     return ShapeResult(shape.dims, split, shape.output_metas[0].dtype, True, error)
 
 
 def captured_fields(at: pairs.Timed) -> dict[str, Any]:
-    """A verdict's ``captured`` at a shape, from all pairs of processes."""
+    """A verdict's ``captured`` field at a shape, from all pairs of processes."""
     if len(at.captured) < pairs.LEAST:
         return {"why_not": at.why_not or "it could not be measured in enough pairs of processes"}
     return pairs.figure(at.captured).as_fields()
 
 
 def summary_of(results: Sequence[ShapeResult], traffic: Traffic) -> dict[str, Any]:
-    """A verdict's ``summary``: the headline, over all timed shapes and by split, and figures by stratum.
+    """A verdict's ``summary``: headline figures over all timed shapes, by split and by stratum.
 
-    The headline is what the user's traffic says, weighted, where some of it was timed; else the task's own size and sizes near
-    it, each with half of the weight; else the shapes that were given.
+    The headline follows the user's traffic, weighted, if any of its shapes was timed. Otherwise it covers the
+    task's own size and the sizes near it, half of the weight each. Otherwise it covers the given shapes.
 
     Args:
         results: with their strata.
-        traffic: by which shapes are weighted.
+        traffic: the weights of shapes.
     """
     timed = [result for result in results if result.timed]
     by_split = {
@@ -115,7 +115,7 @@ def _headline(timed: list[ShapeResult], traffic: Traffic) -> dict[str, Any]:
 
 
 def against(results: list[ShapeResult], unavailable: Mapping[str, str]) -> str:
-    """What speedups are against, in words: the best baseline, unless none is compiled since compilation is off for the reference."""
+    """What speedups are measured against: the best baseline, or eager only if the reference cannot be compiled."""
     names = {name for result in results for name in result.baselines}
     off = any(NOTHING_COMPILED in why for why in unavailable.values())
     if off and not any(name.startswith("compile") for name in names):
@@ -125,13 +125,16 @@ def against(results: list[ShapeResult], unavailable: Mapping[str, str]) -> str:
 
 
 def _worst(timed: list[ShapeResult]) -> dict[str, float]:
-    """The lowest speedup at any timed shape, those that the headline leaves out among them."""
+    """The lowest speedup at any timed shape, including shapes outside the headline."""
     speedups = [r.speedup for r in timed if r.speedup]
     return {"worst_speedup": min(speedups)} if speedups else {}
 
 
 def _figures(groups: dict[str, list[ShapeResult]], weights: Sequence[float] | None = None) -> dict[str, Any]:
-    """Figures over strata that count alike, each divided evenly over its shapes unless ``weights`` says otherwise."""
+    """Figures over strata of equal weight.
+
+    Each stratum's weight is split evenly over its shapes unless ``weights`` is given.
+    """
     rows = [result for group in groups.values() for result in group]
     return summarize(
         [r.log_ratios for r in rows],
@@ -143,16 +146,16 @@ def _figures(groups: dict[str, list[ShapeResult]], weights: Sequence[float] | No
 
 
 def facts(effort: str) -> dict[str, Any]:
-    """The protocol in words, for the verdict."""
+    """The timing protocol in words, for the verdict."""
     over = (
-        "median of log ratios in each of several pairs of fresh processes; their mean, Student's interval over pairs"
+        "median of log ratios in each of several pairs of fresh processes; mean and Student's t interval over pairs"
         if effort == "confirm"
         else "median of log ratios, bootstrap interval"
     )
     return {
         "protocol": (
             "strictly alternating blocks of chained calls on the referee's clock, fresh contents in rotating buffers; the "
-            "harness's own cost learnt in the reference's process and taken off both; both processes stopped off turn; one "
+            "harness's own cost learnt in the reference's process and taken off both; each process stopped outside its turn; one "
             f"drawn call of every block verified; {over}"
         ),
         "effort": effort,

@@ -1,1 +1,1 @@
-"""Task lint: refuses tasks that measure nothing, and marks doubtful ones, before any candidate is asked for."""
+"""Task lint: refuses tasks that measure nothing, and marks doubtful ones, before any candidate is requested."""

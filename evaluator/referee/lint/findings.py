@@ -1,4 +1,4 @@
-"""What lint says of a task: findings of a rule, each with what is wrong and how to mend it, and the report of all of them."""
+"""Lint's results: findings of a rule, each with what is wrong and how to fix it, and the report of all of them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ SEVERITIES = ("error", "warning")
 
 @dataclass(frozen=True)
 class LintFinding:
-    """One thing that is wrong with a task.
+    """One problem of a task.
 
     Attributes:
         rule: its name, as in the file of the rule.
         severity: one of :data:`SEVERITIES`.
         sentence: what is wrong.
-        mending: how to mend it.
+        mending: how to fix it.
     """
 
     rule: str
@@ -38,8 +38,8 @@ class Report:
         shapes: at which the task was called.
         facts: figures behind the findings, by shape, for people.
         elapsed_s: seconds that it took.
-        verdict: ``not_judged`` where lint itself could not run; otherwise ``task_rejected`` or empty.
-        detail: what the task's process printed or raised, untrusted, where that is why.
+        verdict: ``not_judged`` if lint itself could not run; otherwise ``task_rejected`` or empty.
+        detail: what the task's process printed or raised (untrusted), if that is the cause.
     """
 
     task: dict[str, str]
@@ -58,12 +58,14 @@ class Report:
 
     @property
     def varies_by(self) -> float:
-        """How much outputs differ from content to content, relative to their size, at the shape where they do most; 1 if unknown."""
+        """How much outputs differ between contents, relative to their size, at the shape where they differ most; 1
+        if unknown.
+        """
         return max((fact["variation"] for fact in self.facts if "variation" in fact), default=1.0)
 
     @property
     def reason(self) -> str:
-        """Why the task is refused, in one sentence, and how to mend it; empty where it is not."""
+        """Why the task is refused, in one sentence, and how to fix it; empty if it is not."""
         errors = [finding for finding in self.findings if finding.severity == "error"]
         return f"{errors[0].sentence}; {errors[0].mending}" if errors else ""
 
@@ -77,10 +79,10 @@ def report_json(report: Report) -> dict[str, Any]:
 
 
 def read_report(fields: Mapping[str, Any]) -> Report:
-    """A report from what :func:`report_json` made.
+    """A report from the output of :func:`report_json`.
 
     Raises:
-        KeyError, TypeError, ValueError: it is none.
+        KeyError, TypeError, ValueError: it is not one.
     """
     return Report(
         task=dict(fields["task"]),

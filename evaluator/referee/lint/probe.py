@@ -1,4 +1,4 @@
-"""One shape of a task under the eye of lint: contents, results and what the oracle allows, in numpy whatever the device."""
+"""One shape of a task under lint: contents, results and the oracle's tolerance, in numpy on any device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from evaluator.shapes.space import Dims
 from evaluator.verdict import Finding
 
 _INSPECT_SECONDS = 1.5
-#: Contents that are drawn per shape; of a large one fewer, since each takes a float64 oracle.
+#: Contents drawn per shape. Fewer for a large one, since each needs a float64 oracle.
 _CASES, _CASES_IF_LARGE, _LARGE_BYTES = 3, 2, 16 << 20
 
 
@@ -38,7 +38,7 @@ class Result:
 
 @dataclass
 class Probe:
-    """A shape that is open, with some contents of the task's own distribution and their results.
+    """An open shape, with some contents of the task's own distribution and their results.
 
     Attributes:
         session: of the task.
@@ -54,7 +54,7 @@ class Probe:
 
     @classmethod
     def of(cls, session: TaskSession, shape: OpenShape, count: int | None = None) -> Probe:
-        """Draws contents, so many where one is enough, and calls the reference."""
+        """Draws contents, ``count`` of them if given, and calls the reference."""
         notes: list[Finding] = []
         count = count or (_CASES if shape.inputs.input_bytes <= _LARGE_BYTES else _CASES_IF_LARGE)
         cases = [own_case(shape, notes) for _ in range(count)]
@@ -86,14 +86,14 @@ class Probe:
     # -- what others would return ------------------------------------------------------------------------------
 
     def accepts(self, expected: Expected, values: Array) -> bool:
-        """Whether an output of these values (as :class:`Result` has them) would be called right."""
+        """Whether an output with these values (as in :class:`Result`) would be accepted."""
         flat = np.asarray(values).reshape(-1)
         dtype = expected.dtype
         carried = from_float64(flat, dtype) if is_inexact(dtype) else flat.astype(carrier(dtype))
         return compare(_like(carried, expected), expected).ok
 
     def accepts_all(self, case: Case, result: Result) -> bool:
-        """Whether all of these outputs would be called right for a content."""
+        """Whether all of these outputs would be accepted for a content."""
         return all(
             self.accepts(expected, values)
             for expected, values in zip(case.expected, result.values, strict=True)
@@ -109,7 +109,7 @@ class Probe:
         ]
 
     def call(self, contents: list[Array]) -> Result | None:
-        """What the reference makes of contents of the host; None where it refuses them.
+        """The reference's result for contents of the host; None if it refuses them.
 
         Raises:
             RoleFailure: its process did not survive.
@@ -126,13 +126,13 @@ class Probe:
 
     @cached_property
     def seen(self) -> dict[str, Any]:
-        """What :mod:`evaluator.roles.inspection` says of the last content; empty where it failed."""
+        """The report of :mod:`evaluator.roles.inspection` on the last content; empty if it failed."""
         request = {"shape": self.shape.key, "seconds": _INSPECT_SECONDS}
         self.shape.side.write(0, self.cases[-1].contents)
         try:
             return self.shape.side.process.request_json(protocol.INSPECT, request, 60.0)
         except RoleReported:
-            # A module that cannot be followed (a compiled one, say) is judged by its results alone.
+            # A module that cannot be traced (a compiled one, say) is judged only by its results.
             return {}
         finally:
             if not self.shape.side.process.dead:
@@ -176,12 +176,12 @@ def _on_host(values: Array) -> Array:
 
 
 def _carried(content: Array, tensor: TensorInput) -> Array:
-    """A span as the referee holds it (bytes, where it lies on a device) in its carrier."""
+    """A span as the referee holds it (bytes, if it is on a device) in its carrier."""
     return np.ascontiguousarray(_on_host(content)).reshape(-1).view(carrier(tensor.meta.dtype))
 
 
 def _like(carried: Array, expected: Expected) -> Array:
-    """Carried values where the expectation lies: in numpy, or as a tensor of the device."""
+    """Carried values where the expectation is: in numpy, or as a tensor of the device."""
     exact = expected.exact
     if isinstance(exact, np.ndarray):
         return carried

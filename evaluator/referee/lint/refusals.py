@@ -1,4 +1,4 @@
-"""What a task's process said when it failed, as a finding: rule, what is wrong, how to mend it."""
+"""Turns an error of a task's process into a finding: rule, what is wrong, how to fix it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from evaluator.errors import RoleFailure
 from evaluator.referee.lint.findings import LintFinding
 
-#: Words of an error, its rule, what is wrong, and how to mend it; the first that fits is taken.
+#: Words of an error, its rule, what is wrong, and how to fix it. The first match is used.
 _KNOWN = (
     (
         r"does not parse",
@@ -30,7 +30,7 @@ _KNOWN = (
     (
         r"not positive-definite|not positive definite|matrix is singular|input is singular",
         "needs_kind_of_input",
-        "it needs a kind of matrix that inputs with other values are not",
+        "it needs a kind of matrix that inputs with other values do not form",
         "take any matrix as input, and make the right kind of it in forward(): a @ a.mT + torch.eye(n) is positive definite",
     ),
     (
@@ -48,24 +48,24 @@ _KNOWN = (
             r"|Read-only file system"
         ),
         "needs_files",
-        "it reads or writes files, and a task has none but itself",
+        "it reads or writes files, but a task has only its own file",
         "put what it reads into the file, or draw it in get_inputs() and __init__",
     ),
     (
         (
             r"not compiled with CUDA enabled|No CUDA GPUs are available|Found no NVIDIA driver"
-            # Where the process that it was forked from had looked for GPUs once.
+            # The process that it was forked from had already queried GPUs.
             r"|Cannot re-initialize CUDA in forked subprocess"
         ),
         "needs_gpu",
-        "it asks for a GPU by itself, without which it fails",
-        "leave device= out (inputs and weights are moved to where they are needed), or look at it on a GPU (--device cuda)",
+        "it asks for a GPU itself and fails without one",
+        "leave device= out (inputs and weights are moved to where they are needed), or run lint on a GPU (--device cuda)",
     ),
     (
         r"ModuleNotFoundError|ImportError|No module named",
         "needs_package",
-        "it imports a package or a file that is not there",
-        "a task is one file: put what it imports from a file beside it into it; use torch and Python's own library otherwise",
+        "it imports a package or a file that does not exist here",
+        "a task is one file: copy into it what it imports from other files; otherwise use only torch and Python's standard library",
     ),
     (
         r"is empty: no multiple|no multiple of \d+ lies in|no shape of the task fits",
@@ -76,7 +76,7 @@ _KNOWN = (
     (
         r"^'[^']*' cannot be varied: |^space\[|^the file declares DIMS, so its space",
         "space_not_to_be_had",
-        "the space that was asked for is not to be had",
+        "the requested space is not possible",
         "give ranges for dimensions that `kernelwright shapes` prints for this file, or leave the space out",
     ),
     (
@@ -92,11 +92,11 @@ _KNOWN = (
 
 #: Rules whose sentence says more than the error does.
 _SAY_ALL = ("lazy_module",)
-#: Of a path of the process, what comes before the file's name: no folder of the user's.
+#: The part of a path before the file's name, which may reveal a user's folders.
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+(?=[\w.+-]+)")
 
 
-#: Sentences that say after a semicolon how to mend it.
+#: Sentences that say after a semicolon how to fix it.
 _WITH_MENDING = (
     (r"returns different results for the same inputs", "not_deterministic"),
     (r"^forward\(\) changes inputs? [\d, ]+ in place", "changes_inputs"),
@@ -104,7 +104,9 @@ _WITH_MENDING = (
 
 
 def finding_of(failure: RoleFailure, where: str = "") -> LintFinding:
-    """A failure at the task's shape ``where`` (empty: before any shape was opened) as a finding that refuses the task."""
+    """A failure at the task's shape ``where`` (empty: before any shape was opened) as a finding that refuses the
+    task.
+    """
     text = f"{failure.sentence}\n{failure.detail}"
     said = _short(failure.sentence)
     if failure.word == "not_judged":
@@ -121,7 +123,7 @@ def finding_of(failure: RoleFailure, where: str = "") -> LintFinding:
             "too_large",
             "error",
             f"none of its shapes is small and quick enough to be judged here: {said}",
-            "look at it on a larger device (--device cuda), or make the module smaller",
+            "run lint on a larger device (--device cuda), or make the module smaller",
         )
     if failure.word == "out_of_memory":
         return LintFinding(
@@ -142,7 +144,7 @@ def finding_of(failure: RoleFailure, where: str = "") -> LintFinding:
         "fails",
         "error",
         f"it fails{where}: {said}",
-        "correct it for these sizes; where the file runs by itself, it does not stand other sizes, other weights or other values of its inputs",
+        "correct it for these sizes; if the file runs by itself, it fails with other sizes, other weights or other input values",
     )
 
 

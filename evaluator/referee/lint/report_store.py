@@ -1,4 +1,4 @@
-"""Reports kept for the next submission of the same task on the same device with the same harness.
+"""Stores reports for the next submission of the same task on the same device with the same harness.
 
 Only the referee's process reads and writes the folder; no sandbox sees it.
 """
@@ -18,7 +18,7 @@ from evaluator.sources import TaskSource
 
 
 class ReportStore:
-    """Reports in ``folder``, one file for a task and a place where it was linted.
+    """Reports in ``folder``, one file per task and environment.
 
     Args:
         folder: private to the referee.
@@ -36,7 +36,7 @@ class ReportStore:
             return None
 
     def put(self, task: TaskSource, environment: Mapping[str, Any], report: Report) -> None:
-        """Keeps a report that says something of the task; what the machine failed at is tried again."""
+        """Stores a report about the task. Failures of the machine are not stored, so they are tried again."""
         rules = {finding.rule for finding in report.findings}
         if report.verdict == "not_judged" or rules & {"too_slow", "too_large"}:
             return

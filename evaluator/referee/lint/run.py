@@ -1,4 +1,4 @@
-"""Lints a task: opens a few small shapes of it in its confined process and applies every rule."""
+"""Lints a task: opens a few small shapes in its sandboxed process and applies every rule."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.shapes.space import Dims, defaults
 from evaluator.sources import TaskSource
 
-#: After so long no further shape of the range is tried, and no further rule begun.
+#: After this many seconds, no further shape of the range is tried and no further rule starts.
 _CORNERS_UNTIL_S, _RULES_UNTIL_S = 8.0, 20.0
-#: Of inputs and outputs that rules look at, on the host.
+#: Limit for inputs and outputs that rules inspect on the host.
 _MOST_BYTES = 64 << 20
-#: Words of a failure that are a verdict of their own; whatever else is wrong refuses the task.
+#: Failures with a verdict word of their own; any other one refuses the task.
 _OWN_WORDS = ("timeout", "out_of_memory", "not_judged")
-#: Where the output says nothing at all, what else could be said of inputs, rows and branches follows from that.
+#: If the output says nothing at all, further findings about inputs, rows and branches follow from that.
 _CAUSES = (
     "empty_output",
     "shape_by_values",
@@ -44,12 +44,13 @@ def refusal(task: TaskSource, device: str, failure: RoleFailure) -> Report:
 
 
 def lint(session: TaskSession, device: str, *, inferred: bool = False) -> Report:
-    """Every rule on a task whose process runs.
+    """Applies every rule to a task whose process runs.
 
     Args:
         session: of the task; its process may be dead afterwards if the task killed it.
         device: name of the device, for the report.
-        inferred: nobody declared the space: what sizes apart from each other hide, is looked for at equal ones, too.
+        inferred: the space was inferred, not declared: also test equal sizes, which hide what different sizes
+            show.
     """
     started = time.monotonic()
     findings: list[LintFinding] = list(space.check_declared(session))
@@ -82,7 +83,7 @@ def lint(session: TaskSession, device: str, *, inferred: bool = False) -> Report
             facts = [
                 {"shape": probe.where, "variation": variation(probe), "inputs": remarks(probe)}
                 for probe in probes
-                # Outputs of several shapes have no spread.
+                # Outputs of several shapes have no common spread.
                 if not any(finding.rule == "shape_by_values" for finding in found)
             ]
         limit = started + _CORNERS_UNTIL_S
@@ -103,7 +104,10 @@ def lint(session: TaskSession, device: str, *, inferred: bool = False) -> Report
 
 
 def _that_hold(session: TaskSession, dims: list[Dims], found: list[LintFinding]) -> list[LintFinding]:
-    """Of the findings at small sizes, which nobody runs where the space was inferred, those that hold at the file's own sizes, too."""
+    """Keeps findings at small sizes only if they also hold at the file's own sizes.
+
+    With an inferred space, small sizes need not occur in use.
+    """
     own = defaults(session.space)
     if own in dims or all(_holds_anywhere(finding) for finding in found):
         return found
@@ -115,7 +119,7 @@ def _that_hold(session: TaskSession, dims: list[Dims], found: list[LintFinding])
 
 
 def _holds_anywhere(finding: LintFinding) -> bool:
-    """Whether a finding is none of small sizes alone, or refuses nothing."""
+    """Whether a finding is not limited to small sizes, or refuses nothing."""
     return finding.severity != "error" or finding.rule in ("shape_by_values", "changes_state")
 
 
@@ -124,8 +128,8 @@ def _too_large(shape: OpenShape) -> LintFinding:
     return LintFinding(
         "not_looked_at",
         "warning",
-        f"at {words(shape.dims)} inputs and outputs take {length >> 20} MiB, and the task has no smaller size: whether an answer "
-        "that needs no computation would pass was not looked at",
+        f"at {words(shape.dims)} inputs and outputs take {length >> 20} MiB, and the task has no smaller size: it was not tested whether an answer "
+        "that needs no computation would pass",
         "let the sizes vary (DIMS), so that lint finds a small one",
     )
 
@@ -141,7 +145,7 @@ def _of_rules(probes: list[Probe], until_s: float) -> list[LintFinding]:
 
 
 def _at_equal_sizes(session: TaskSession) -> list[LintFinding]:
-    """What shows only where sizes are equal that are equal in the file."""
+    """Problems that only show when sizes that are equal in the file are equal."""
     equal = space.as_equal_as_the_file(session)
     if equal is None:
         return []

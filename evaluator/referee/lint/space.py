@@ -1,4 +1,6 @@
-"""At which shapes lint looks at a task, and what it says of the space itself: empty, fixed, idle dimensions, lies."""
+"""The shapes at which lint tests a task, and findings about the space itself: empty, fixed, unused dimensions,
+false ranges.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import OpenShape, freeze_dims
 from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space, defaults
 
-#: Inputs of the shapes at which rules look, at most.
+#: Most input bytes of the shapes that rules use.
 CAP_BYTES = 4 << 20
-#: Share of what a call may take that one of lint takes where it can: it is repeated in float64, which some operators (3-D
-#: convolutions on a CPU) do a hundred times slower; and what usual sizes are divided by until it does.
+#: Preferred share of a call's cap for lint: calls are repeated in float64, in which some operators (3-D
+#: convolutions on a CPU) are a hundred times slower. And the divisors by which usual sizes shrink until they fit.
 QUICK = 1 / 32
 _DIVISORS = (1, 2, 4)
-#: Usual size of a dimension by their number, and each one's share of it in the first two shapes: all different, so that
-#: only what is tied in the task is equal in both.
+#: Usual size of a dimension by the number of dimensions, and the share of it that each has in the first two
+#: shapes. All differ, so that only sizes tied in the task are equal in both.
 _USUAL_SIZE, _USUAL_OF_MANY = {1: 30, 2: 26, 3: 18, 4: 14}, 11
 _SHARES = ((1.0, 1.37, 0.73, 1.66, 0.87, 1.18), (1.29, 0.77, 1.5, 0.96, 1.83, 1.12))
 _MOST_CORNERS = 4
@@ -33,7 +35,7 @@ _COMPILATION_OFF = re.compile(
 
 
 def typical(session: TaskSession) -> list[Dims]:
-    """Two shapes, small but not tiny, with dimensions of different sizes; one where the task has just one.
+    """Two shapes, small but not tiny, with dimensions of different sizes; one if the task has only one.
 
     Raises:
         RoleFailure: no shape of the task fits.
@@ -71,7 +73,9 @@ def _near(space: Space, turn: int, divisor: int = 1) -> Dims:
 
 
 def as_equal_as_the_file(session: TaskSession) -> Dims | None:
-    """A small shape in which sizes are equal that are equal at the defaults; None where none are, or none is quick."""
+    """A small shape that keeps equal the sizes that are equal at the defaults; None if there are none, or none is
+    quick.
+    """
     wanted = [_as_equal(session.space, divisor) for divisor in _DIVISORS]
     return next(iter(session.drawn.fitting([dims for dims in wanted if dims], CAP_BYTES, QUICK)), None)
 
@@ -92,7 +96,7 @@ def _legal(dim: IntegerDim, size: float) -> int:
 
 
 def corners(session: TaskSession, seen: list[Dims]) -> list[Dims]:
-    """Shapes inside the range that nobody may find broken: the smallest, tall, wide, odd and, if it is small, the default."""
+    """Shapes inside the range that must work: the smallest, tall, wide, odd and, if it is small, the default."""
     wanted = session.drawn.sample("adversarial", CAP_BYTES)
     wanted += session.drawn.fitting([defaults(session.space)], CAP_BYTES)
     for name, dim in session.space.items():
@@ -104,12 +108,12 @@ def corners(session: TaskSession, seen: list[Dims]) -> list[Dims]:
 
 
 def check_declared(session: TaskSession) -> Iterator[LintFinding]:
-    """What the declaration alone shows."""
+    """Findings from the declaration alone."""
     if not session.space:
         yield LintFinding(
             "fixed_shape",
             "warning",
-            "the task has one shape only, so a kernel for that would do",
+            "the task has one shape only, so a kernel for that shape would be enough",
             "let get_inputs() and get_init_inputs() take sizes, the module accept them, and DIMS name them",
         )
     elif all(
@@ -127,22 +131,22 @@ def check_declared(session: TaskSession) -> Iterator[LintFinding]:
             "dimension_unused",
             "error",
             f"DIMS names {name}, but neither get_inputs() nor get_init_inputs() takes it",
-            f"add {name} to the parameters of the function that should use it, or take it out of DIMS",
+            f"add {name} to the parameters of the function that should use it, or remove it from DIMS",
         )
     off = _COMPILATION_OFF.search(session.task.source)
     if off is not None:
         yield LintFinding(
             "compilation_off",
             "warning",
-            f"the file switches torch.compile off ({off[0]}), so that speedups are against eager only, in part or altogether",
-            "take it out, unless the module cannot be compiled",
+            f"the file switches torch.compile off ({off[0]}), so some or all speedups are only against eager",
+            "remove that, unless the module cannot be compiled",
         )
 
 
 def check_corners(
     session: TaskSession, seen: list[Dims], until_s: float, clock: object
 ) -> Iterator[LintFinding]:
-    """Opens shapes of the range; one that fails makes DIMS a lie, at most one finding."""
+    """Opens shapes of the range. A failure makes DIMS false; at most one finding."""
     assert callable(clock)
     for dims in corners(session, seen):
         if clock() > until_s:
@@ -154,7 +158,7 @@ def check_corners(
 
 
 def failure_at(session: TaskSession, dims: Dims) -> RoleFailure | None:
-    """Why a shape cannot be opened; None where it can."""
+    """Why a shape cannot be opened; None if it can."""
     try:
         with session.trial(dims):
             return None
@@ -163,7 +167,7 @@ def failure_at(session: TaskSession, dims: Dims) -> RoleFailure | None:
 
 
 def at_shape(session: TaskSession, dims: Dims, failure: RoleFailure) -> LintFinding:
-    """A failure at a shape as a finding: a lie of DIMS where the task works at its default shape."""
+    """A failure at a shape as a finding: DIMS is false if the task works at its default shape."""
     finding = finding_of(failure, f" at {words(dims)}")
     usual = defaults(session.space)
     if finding.rule not in ("fails", "too_large", "too_slow") or not dims or dims == usual:
@@ -179,7 +183,7 @@ def at_shape(session: TaskSession, dims: Dims, failure: RoleFailure) -> LintFind
 
 
 def check_effect(session: TaskSession, first: OpenShape, second: OpenShape) -> Iterator[LintFinding]:
-    """Shapes of everything are the same in two different shapes of the space: nothing varies."""
+    """Reports if all tensors have the same shapes at two different shapes of the space: nothing varies."""
     if _forms(first) == _forms(second):
         yield LintFinding(
             "fixed_shape",

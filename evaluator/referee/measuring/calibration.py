@@ -1,4 +1,4 @@
-"""A/A: the reference as its own candidate, in a candidate's process, must come out at 1."""
+"""A/A calibration: the reference, judged as a candidate in a candidate's process, must come out at 1."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from evaluator.referee.session.task_session import Progress, TaskSession
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.timing.statistics import median_interval
 
-#: A run whose A/A interval lies wholly outside 1 +- this is void: something but noise makes the two sides differ.
+#: A run whose A/A interval is entirely outside 1 +- this is void: something other than noise separates the two
+#: sides.
 LIMIT = 0.02
-#: A median farther off than this (log) means noise in which no figure means anything, whatever the interval says.
+#: A median farther off than this (log) means that noise makes every figure meaningless, whatever the interval
+#: says.
 _NOISE = 0.2
 _ATTEMPTS = 4
-#: On a GPU no neighbor takes the core, so a few quads show what is wrong by :data:`LIMIT`.
+#: On a GPU no neighbor takes the core, so a few quads show a deviation of :data:`LIMIT`.
 _EFFORT, _EFFORT_GPU = measure.Effort((8, 16), 0.01, 3.0), measure.Effort((6, 12), 0.02, 0.5)
 
 
@@ -31,7 +33,7 @@ def gate(session: TaskSession, shape: OpenShape, progress: Progress) -> dict[str
     The caller holds the device's clock.
 
     Raises:
-        RoleFailure: it did not, in several attempts; nothing can be timed here now.
+        RoleFailure: it did not in several attempts; nothing can be timed here now.
     """
     median, low, high = math.nan, math.nan, math.nan
     for attempt in range(_ATTEMPTS):
@@ -44,7 +46,7 @@ def gate(session: TaskSession, shape: OpenShape, progress: Progress) -> dict[str
     raise RoleFailure(
         "not_judged",
         f"the reference against itself came out at {median:.3f} [{low:.3f}, {high:.3f}] instead of 1: "
-        "nothing can be timed on this machine now; end what else runs here and try again",
+        "nothing can be timed on this machine now; stop other programs and try again",
     )
 
 
@@ -52,7 +54,7 @@ def run(session: TaskSession, shape: OpenShape, effort: measure.Effort) -> tuple
     """Log ratios of one A/A run, eager against eager, and the name of that variant.
 
     Raises:
-        RoleFailure: with ``task_rejected`` when the reference does not agree with itself, ``not_judged`` when the machine
+        RoleFailure: ``task_rejected`` if the reference does not agree with itself, ``not_judged`` if the machine
             is too busy to stop it in time.
     """
     fleet = session.fleet
@@ -69,10 +71,11 @@ def run(session: TaskSession, shape: OpenShape, effort: measure.Effort) -> tuple
             pair.measure(timed, effort, captured=False)
     except Rejected as rejected:
         if any(finding.rule == LATE_STOP for finding in rejected.findings):
-            # It is held against a candidate, which could gain by it; a reference against itself gains nothing, the machine was busy.
+            # A candidate is blamed for this because it could gain by it. The reference gains nothing against
+            # itself: the machine was busy.
             raise RoleFailure(
                 "not_judged",
-                f"nothing can be timed on this machine now: of the reference {rejected.sentence}; end what else runs here",
+                f"nothing can be timed on this machine now: of the reference {rejected.sentence}; stop other programs",
                 role="reference",
             ) from None
         raise RoleFailure(

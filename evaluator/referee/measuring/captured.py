@@ -1,7 +1,7 @@
-"""The same measurement with every block a CUDA graph: what is left of a kernel when launching it costs nothing.
+"""The same measurement with every block replayed as a CUDA graph: a kernel's time without launch cost.
 
-Calls below some 20 us cannot be timed one by one from the host: launching takes longer than running. Replayed from a
-graph they can, and the figure is what a user gets who captures the module in a graph of his own.
+Calls below about 20 us cannot be timed one by one from the host, because a launch takes longer than the call. As
+graph replays they can. The figure is what a user gets who captures the module in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ def measure_captured(
     *,
     same_slot: bool = False,
 ) -> Timing | str:
-    """Times captured calls against the fastest captured form of the reference; in words why there is no figure.
+    """Times captured calls against the fastest captured form of the reference.
+
+    Returns a reason in words if it cannot.
 
     With ``same_slot`` all calls of a block use one slot, see :mod:`evaluator.referee.measuring.warm`.
 
     Raises:
         evaluator.referee.checking.correctness.Rejected: a timed output was wrong.
     """
-    # Captured calls take at most what eager ones do; far less where those wait for the host.
+    # Captured calls take at most as long as eager ones, and far less if those wait for the host.
     shortest_us = max(min(eager.candidate_us, eager.baseline_us) / 2, 1.0)
     effort = EFFORT_WARM if same_slot else EFFORT_CAPTURED
     calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / shortest_us)
@@ -74,7 +76,7 @@ def fastest(
     captured: bool = False,
     same_slot: bool = False,
 ) -> tuple[Baseline, Side]:
-    """The fastest of some baselines over a few rounds of blocks of so many calls."""
+    """The fastest of some baselines over a few rounds of blocks of this many calls."""
     if len(rivals) == 1:
         return rivals[0]
     for _, at in rivals:
@@ -99,7 +101,7 @@ def _capture_rivals(
             side.capture(baseline.name, calls, _CAPTURE_SECONDS, same_slot=same_slot)
         except RoleReported as failure:
             if protocol.TOO_SMALL in failure.sentence:
-                # Rather no figure than one against a slower form.
+                # No figure is better than one against a slower form.
                 return []
             continue
         captured.append((baseline, side))

@@ -1,9 +1,8 @@
-"""Nobody returns tensors in less time than this machine needs to write them.
+"""Rejects times shorter than this machine needs to write the returned tensors.
 
-A time below that is a fault of the measurement or a trick, until explained: results that were made before the clock started,
-or memory that looks like more than there is (pages that are mapped again and again). The rate is the referee's own
-measurement: the best of a cache and of memory, half as much again allowed. What a call reads is not looked at: nobody has to
-read everything.
+Such a time is a measurement error or a trick until explained: results made before the clock started, or memory
+that looks larger than it is (pages mapped repeatedly). The rate is the referee's own measurement: the best of
+cache and memory, plus a margin of 50 %. Reads are not counted, because a call need not read everything.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
 
 _SLACK = 1.5
-#: How often a block is looked at again before anybody is accused.
+#: How often a block is measured again before a candidate is rejected.
 _LOOKS = 7
-#: What one core of the host writes at a time (in its own cache, in a shared one, in memory), and how often.
+#: How many bytes one core of the host writes at a time (in its own cache, in a shared one, in memory), and how
+#: often.
 _HOST_WRITES = ((128 << 10, 400), (1 << 20, 60), (32 << 20, 4))
 #: The best rate seen by each fleet.
 _seen: WeakKeyDictionary[Fleet, float] = WeakKeyDictionary()
@@ -35,12 +35,12 @@ _PAGE_BYTES = 4096
 
 
 def check_written(checker: Checker, calls: int, blocks: list[tuple[int, int]]) -> None:
-    """Looks whether the candidate's blocks could have written what they returned.
+    """Checks whether the candidate's blocks could have written what they returned.
 
     Args:
-        checker: of the candidate; runs further blocks if there is doubt.
-        calls: how long those are.
-        blocks: nanoseconds and calls of those that were timed.
+        checker: of the candidate; runs more blocks if in doubt.
+        calls: calls in each of those blocks.
+        blocks: nanoseconds and calls of the timed blocks.
 
     Raises:
         Rejected: they could not, and neither could further ones.
@@ -60,15 +60,15 @@ def check_written(checker: Checker, calls: int, blocks: list[tuple[int, int]]) -
         took_ns = statistics.median(elapsed_ns for elapsed_ns, _ in looks) / calls
         needed_ns = statistics.median(length for _, length in looks) / rate * 1e9 / calls
         sentence = (
-            f"a call took {took_ns / 1e3:.2f} us with the harness, and merely to write its outputs ({each_bytes} bytes) takes "
-            f"{needed_ns / 1e3:.2f} us at {rate / 1e9:.0f} GB/s, the most that this machine was seen to write: they "
+            f"a call took {took_ns / 1e3:.2f} us with the harness, and merely to write its outputs ({each_bytes} bytes) alone takes "
+            f"{needed_ns / 1e3:.2f} us at {rate / 1e9:.0f} GB/s, this machine's highest measured rate: they "
             "were not written within the call"
         )
         raise Rejected("cheating", sentence, (Finding("faster_than_memory", "cheat", sentence),))
 
 
 def faster_than_memory(looks: list[tuple[int, int]], bytes_per_s: float) -> bool:
-    """Whether blocks (nanoseconds, bytes that they must have written) beat the best rate of this machine beyond doubt.
+    """Whether blocks (nanoseconds, bytes that they must have written) beat this machine's best rate beyond doubt.
 
     All but one must: a neighbor on the core slows single blocks.
     """
@@ -80,10 +80,10 @@ def _least_ns(length_bytes: float, bytes_per_s: float) -> float:
 
 
 def written_bytes(side: Side, block: Block) -> int:
-    """Bytes that a block must have written for its outputs to be what they are.
+    """Bytes that a block must have written to produce its outputs.
 
-    Memory that several outputs share counts once; that of inputs, and gaps between elements, not at all. On a CPU pages that
-    are zero throughout may never have been written: the operating system hands them out like that.
+    Memory shared by several outputs counts once. Memory of inputs and gaps between elements do not count. On a
+    CPU, all-zero pages may never have been written: the operating system provides them.
     """
     report = block.report
     inputs = side.aliased(block)
@@ -101,19 +101,19 @@ def written_bytes(side: Side, block: Block) -> int:
 
 
 def _length_bytes(meta: TensorMeta) -> int:
-    """Bytes of a tensor's elements: fewer than it spans where there are gaps, and than it has where it is expanded."""
+    """Bytes of a tensor's elements, without gaps and without repeats of expanded dimensions."""
     return min(meta.span_bytes, meta.elements * meta.item_bytes)
 
 
 def _used_share(side: Side, block: Block, inputs: frozenset[int]) -> float:
-    """Share of the pages of one call's outputs in which anything but zeros lies."""
+    """Share of the pages of one call's outputs that contain a nonzero byte."""
     call = secrets.randbelow(block.calls)
     used = pages = 0
     outputs = zip(side.outputs(block, call), block.report.addresses[call], strict=True)
     for index, (span, address) in enumerate(outputs):
         if index in inputs:
             continue
-        # Within a page at either end nothing is known.
+        # Parts of a page at either end cannot be judged.
         whole = span.view(np.uint8)[-address % _PAGE_BYTES :]
         whole = whole[: whole.size // _PAGE_BYTES * _PAGE_BYTES].reshape(-1, _PAGE_BYTES)
         used += int(whole.any(axis=1).sum())
@@ -122,7 +122,7 @@ def _used_share(side: Side, block: Block, inputs: frozenset[int]) -> float:
 
 
 def write_rate(fleet: Fleet, *, again: bool = False) -> float:
-    """Bytes per second that the fleet's device can write at best: measured once by the referee, or once more (``again``)."""
+    """The device's best write rate in bytes per second. Measured once per referee, or repeated with ``again``."""
     if again or fleet not in _seen:
         now = fleet.threads * _host_rate() if fleet.keeper is None else fleet.keeper.write_rate()
         _seen[fleet] = max(now, _seen.get(fleet, 0.0))
@@ -130,7 +130,7 @@ def write_rate(fleet: Fleet, *, again: bool = False) -> float:
 
 
 def _host_rate() -> float:
-    """Bytes per second that one thread writes at its best. All together write to their own caches as fast, never faster."""
+    """Bytes per second that one thread writes at best. Threads with their own caches are never faster each."""
     rates = []
     for length_bytes, tries in _HOST_WRITES:
         memory = ctypes.create_string_buffer(length_bytes)

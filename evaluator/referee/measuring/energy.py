@@ -1,11 +1,11 @@
 """Joules per call of a candidate and of its best baseline: the processes replay, the referee reads the counter.
 
-The counter is the driver's and the referee's to read; no role can reach it. What keeps the device busy are the same chained
-blocks on fresh contents that are timed, one after the other for seconds, so calls cannot be left out: one block in a few,
-which the candidate cannot tell from the others, is verified. What the referee itself does between blocks is learnt from
-blocks that compute nothing and taken off both sides; idle power is counted for as long as a call was seen to take.
+The counter belongs to the driver, and no role can change it. The load is the same chained blocks on fresh contents
+that are timed, repeated for seconds, so calls cannot be skipped: one block in a few, which the candidate cannot
+predict, is verified. The referee's own work between blocks is measured with blocks that compute nothing and
+subtracted from both sides. Idle power is counted for the time of a call.
 
-Opt-in, since it takes most of a minute a shape. Nothing is ranked by it except members whose times tie.
+Opt-in, since it takes most of a minute per shape. It ranks nothing except members whose times tie.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from evaluator.referee.sides.open_shape import Baseline
 from evaluator.referee.sides.side import Side
 from evaluator.roles import protocol
 
-#: At most so many shapes of an evaluation: a minute each.
+#: Most shapes of an evaluation, at a minute each.
 MOST_SHAPES = 3
 QUADS = 2
-#: One block in so many is verified: often enough that nobody who leaves calls out gets through a window, seldom enough that the
-#: verification's own joules do not count.
+#: One block in this many is verified: often enough to catch skipped calls within a window, rarely enough that the
+#: energy of verification does not matter.
 _VERIFIED = 8
 _CALL_SECONDS, _CAPTURE_SECONDS = 60.0, 120.0
-#: Blocks as long as the device's target are short beside what lies between them.
+#: Blocks of the device's target length are short relative to the gaps between them.
 _LONGER = 10
 _MOST_CALLS = 1024
 
@@ -50,14 +50,14 @@ def measure_energy(
     seconds: float = WINDOW_S,
     lead_s: float = LEAD_S,
 ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-    """Energy at the shapes where the best baseline takes longest; the caller holds the device's clock.
+    """Energy at the shapes where the best baseline takes longest. The caller holds the device's clock.
 
     Args:
         session: of the task.
-        candidate: what has been judged right; its own process has ended.
+        candidate: found correct; its own process has ended.
         todo: shapes with their timings.
-        may_go_on: asked before each shape; may raise to end it all.
-        progress: told of each.
+        may_go_on: called before each shape; may raise to stop.
+        progress: told of each shape.
         counter: by default the device's.
         seconds, lead_s: see :mod:`evaluator.energy.windows`.
 
@@ -66,7 +66,7 @@ def measure_energy(
         ``shapes[].energy``.
 
     Raises:
-        evaluator.referee.checking.correctness.Rejected: an output was wrong, or the candidate did not keep still.
+        evaluator.referee.checking.correctness.Rejected: an output was wrong, or the candidate ran while stopped.
         RoleFailure: of the candidate, or of the control (by its name).
     """
     found = counter or open_counter(session.fleet.device)
@@ -77,7 +77,7 @@ def measure_energy(
         idle = idle_w(found)
     except EvaluatorError as fault:
         return {"why_not": str(fault)}, {}
-    # By the baseline's time, so that all candidates of a task are measured at the same shapes.
+    # Chosen by the baseline's time, so that all candidates of a task are measured at the same shapes.
     longest = sorted(todo, key=lambda timed: -pairs.figure(timed.eager).baseline_us)[:MOST_SHAPES]
     each: dict[int, dict[str, Any]] = {}
     with pairs.Pair(session, candidate) as pair:
@@ -160,7 +160,7 @@ def _at_shape(
 def _calls(
     session: TaskSession, side: Side, rival: Side, timing: measure.Timing, metas: tuple[Any, ...]
 ) -> int:
-    """As many as fit, up to some milliseconds: what lies between blocks should be short beside them."""
+    """As many calls as fit, up to some milliseconds, so that gaps between blocks are short in comparison."""
     each_us = max(min(timing.candidate_us, timing.baseline_us), 1.0)
     wanted = math.ceil(_LONGER * session.fleet.device.block_target_us / each_us)
     return max(1, min(wanted, _MOST_CALLS, side.most_calls(metas), rival.most_calls(metas)))
@@ -175,7 +175,10 @@ def _step(session: TaskSession, side: Side, baseline: Baseline, calls: int, *, c
 
 
 def _candidate_step(checker: Checker, calls: int) -> Step:
-    """Blocks of the candidate, of which some are verified; which of them is drawn before each, and nothing tells it."""
+    """Blocks of the candidate, some verified.
+
+    Which ones is drawn before each block, and the candidate cannot tell.
+    """
     side = checker.side
 
     def run() -> int:

@@ -1,12 +1,13 @@
-"""Speed at one shape: the candidate and the best baseline in turn, every block of the candidate verified.
+"""Speed at one shape: the candidate and the best baseline alternate, and every candidate block is verified.
 
-A block is a chain of calls: what call i returned decides how the input of call i+1 is refreshed, so that calls cannot
-be computed ahead, batched or filled in late. Which call is verified is drawn after the process was stopped. What the harness
-itself costs (starting, stopping, chaining) is learnt from blocks of the baseline's process that compute nothing, and
-taken off both sides alike; nothing that the candidate does can enlarge it.
+A block is a chain of calls: the output of call i determines how the input of call i+1 is refreshed, so calls
+cannot be computed ahead, batched or filled in late. The verified call is drawn after the process was stopped. The
+harness's own cost (starting, stopping, chaining) is measured with blocks in the baseline's process that compute
+nothing, and subtracted from both sides. The candidate cannot increase it.
 
-The sides alternate strictly. In ABBA order one side runs twice in a row and finds its memory still in the caches, while
-the other never does, because its blocks are verified in between: 1.5 % in its disfavor, measured on two cores.
+The sides alternate strictly. In ABBA order one side runs twice in a row and finds its memory still in the caches.
+The other never does, because its blocks are verified in between: a bias of 1.5 % against it, measured on two
+cores.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ class Effort:
     """How long to measure one shape.
 
     Attributes:
-        looks: quads after which it may stop; fixed beforehand, since peeking at will inflates errors.
-        half_width: half of the interval's width, relative, at which it stops.
+        looks: numbers of quads after which it may stop. Fixed in advance, since stopping at any time inflates
+            errors.
+        half_width: it stops at this half-width of the interval, relative.
         max_seconds: it stops here in any case.
         until_decided: it also stops when the interval says faster or slower and fewer than half of the quads were
-            disturbed: a few quads that agree by luck in a storm decide nothing.
-        blocks: how long blocks are, in multiples of what the device needs.
+            disturbed. During a disturbance, a few quads that agree by luck decide nothing.
+        blocks: length of blocks, in multiples of what the device needs.
     """
 
     looks: tuple[int, ...]
@@ -55,20 +57,20 @@ class Effort:
 
 EFFORTS = {
     "screen": Effort((6, 12, 24), 0.015, 0.5, True),
-    # Of one pair of processes out of several, see :mod:`evaluator.referee.measuring.pairs`.
+    # For one pair of several, see :mod:`evaluator.referee.measuring.pairs`.
     "confirm": Effort((6,), 0.004, 0.4, blocks=2.0),
 }
 EFFORTS_GPU = {
-    # Others wait for a GPU's clock, and host-bound calls do not settle in twice the time either.
+    # Others wait for a GPU's clock, and host-bound calls would not settle in twice the time either.
     "screen": Effort((6, 12, 24), 0.015, 0.25, True),
-    # Python between launches makes a quad of 20 calls differ by 4 to 8 % (H200), far more than two processes do.
+    # Python between launches makes quads of 20 calls differ by 4 to 8 % (H200), far more than two processes do.
     "confirm": Effort((6, 12, 24), 0.008, 0.25, blocks=3.0),
 }
-#: Of replays of a CUDA graph in one of several pairs; a quad differs by 0.2 to 1 %.
+#: CUDA graph replays in one of several pairs. Quads differ by 0.2 to 1 %.
 EFFORT_CAPTURED = Effort((6, 12), 0.003, 0.2, blocks=2.0)
-#: Of those that find their inputs in the caches, by which nothing is ranked.
+#: Calls with inputs in the caches; nothing is ranked by them.
 EFFORT_WARM = Effort((6,), 0.003, 0.1, blocks=2.0)
-#: Of all shapes on average, with what lies between two of them: about one second of the clock for eight shapes.
+#: Average per shape, with the gaps between shapes: about one second of the clock for eight shapes.
 _SCREEN_MEAN_SECONDS_GPU = 0.125
 
 
@@ -78,7 +80,9 @@ def effort_for(name: str, *, gpu: bool) -> Effort:
 
 
 class SharedClock:
-    """Shares out the time for which a `screen` may hold a GPU's clock: what one shape did not need is left for the next ones.
+    """Divides the time for which a `screen` may hold a GPU's clock.
+
+    Time that one shape does not need goes to the next ones.
 
     Args:
         shapes: how many are to be timed.
@@ -96,21 +100,23 @@ class SharedClock:
         return replace(effort, max_seconds=min(effort.max_seconds, seconds))
 
 
-#: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The
-#: rule looks at each side against itself, never at the ratio, so it favors neither. A neighbor on the same physical
-#: core slows either side by a factor of 1.5 to 2 for 50 to 200 ms, so quads are shorter than that.
+#: A quad is disturbed if one side's two times differ by more than this (log): another program had the cores. The
+#: rule compares each side with itself, never the ratio, so it favors neither. A neighbor on the same physical core
+#: slows either side by a factor of 1.5 to 2 for 50 to 200 ms, so quads are shorter than that.
 _DISTURBED = 0.15
-#: So many quads may be disturbed by the candidate alone, and two more for each that is by the baseline, before all of them count.
+#: How many quads the candidate alone may disturb, plus two for each that the baseline disturbs, before all of them
+#: count.
 _ONE_SIDED = 3
 _MIN_QUADS = 5
-#: Share of the time of a module that only makes one tensor, below which nobody can be, and how often that is looked at before
-#: anybody is accused. On a CPU no Python runs in it: torch's quickest function makes the tensor (0.5 us beside 0.4 of the loop). An
-#: extension in C may take 0.3, and nobody honest may be accused.
+#: No candidate can take less than this share of the time of a module that only makes one tensor. The second number
+#: is how often that is measured again before a rejection. On a CPU no Python runs in that module: torch's fastest
+#: function makes the tensor (0.5 us plus 0.4 for the loop). An honest C extension may take 0.3, and must pass.
 _LEAST_SHARE, _LEAST_PAIRS = 0.75, 9
 _CALL_SECONDS = 60.0
-#: Two blocks (log) of a side that has warmed up, and pairs of blocks after which it counts as warm in any case.
+#: Two blocks (log) of a warm side differ by less than this. After this many pairs of blocks a side counts as warm
+#: in any case.
 _SETTLED, _MOST_UNSETTLED = 0.03, 5
-#: Quads of a GPU in which blocks are run that compute nothing.
+#: Quads on a GPU that include blocks that compute nothing.
 _NULLS = 6
 
 
@@ -128,16 +134,16 @@ class Timing:
     calls: int
     disturbed: int
     clock: dict[str, Any] | None = None
-    #: Of how many pairs of processes, and what each of them said; see :mod:`evaluator.referee.measuring.pairs`.
+    #: The number of process pairs, and the result of each; see :mod:`evaluator.referee.measuring.pairs`.
     pairs: tuple[dict[str, Any], ...] = ()
-    #: In most quads the baseline differed from itself by what counts as disturbed.
+    #: In most quads the baseline's own two times differed by more than the limit for a disturbance.
     restless: bool = False
-    #: Log ratios in cycles, of the same quads; empty where the clock stood still.
+    #: Log ratios in cycles, of the same quads; empty if the clock was constant.
     cycle_log_ratios: tuple[float, ...] = ()
     cycles: dict[str, Any] | None = None
 
     def as_fields(self) -> dict[str, Any]:
-        """For a verdict's ``captured`` and ``warm``."""
+        """Fields for a verdict's ``captured`` and ``warm``."""
         return {
             "baseline": self.baseline,
             "baseline_us": self.baseline_us,
@@ -163,7 +169,7 @@ def measure(
     same_slot: bool = False,
     unseen: list[Checker] | None = None,
 ) -> Timing:
-    """Times the candidate in ``side`` against the first of ``rivals``, or the second where that turns out faster.
+    """Times the candidate in ``side`` against the first of ``rivals``, or the second if that turns out faster.
 
     Args:
         session: of the task.
@@ -173,13 +179,13 @@ def measure(
         outcome: what the correctness checks saw.
         earlier: their cases.
         effort: how long.
-        calls: every block is a replay of a CUDA graph of so many calls; by default blocks are eager calls.
+        calls: every block is a replay of a CUDA graph of this many calls; by default blocks are eager calls.
         same_slot: all calls of a block use one slot, so that its contents are in the caches.
-        unseen: gets what still has to look at values of timed outputs (:meth:`Checker.compare_pending`), which needs no clock;
-            None to have it done here.
+        unseen: collects the remaining comparisons of timed outputs (:meth:`Checker.compare_pending`), which need
+            no clock; None to run them here.
 
     Raises:
-        Rejected: a timed output was wrong, or the candidate did not keep still off turn.
+        Rejected: a timed output was wrong, or the candidate ran outside its turn.
     """
     captured = calls is not None
     checker = Checker(session, shape, side, outcome, earlier, captured=captured, same_slot=same_slot)
@@ -214,7 +220,7 @@ def _measure(
     learns_first = secrets.randbelow(2)
     quads: list[_Quad] = []
     cycles: dict[str, Any] | None = None
-    # The clock while both sides were warmed up says nothing about a quad.
+    # Clock readings during warm-up say nothing about a quad.
     checker.clocks.quad()
     null_ns = secret_calls = 0
 
@@ -228,21 +234,22 @@ def _measure(
         while sum(not quad.disturbed for quad in quads) < look:
             if time.monotonic() - started > effort.max_seconds and len(quads) >= _MIN_QUADS:
                 break
-            # What the harness takes is learnt in the baseline's process. On a GPU only in every second quad; in the others the
-            # candidate's does the same for nothing: there whoever ran a moment ago is 1 to 3 % quicker at short blocks. With which
-            # it begins is drawn: of an odd number of quads either side has the more now and then.
+            # The harness's time is measured in the baseline's process. On a GPU, only in every second quad; in the
+            # others the candidate's process does the same without being measured: there, the side that ran last is
+            # 1 to 3 % quicker at short blocks. Which side begins is drawn, because with an odd number of quads one
+            # side gets one more.
             learns = not side.gpu or len(quads) % 2 == learns_first
             if learns or not quads:
-                # How long a block is stays secret: a candidate cannot know where it ends.
-                # (That of a graph is in the graph.)
+                # A block's length stays secret, so a candidate cannot know where it ends. (A graph contains its
+                # own length.)
                 secret_calls = min(calls + secrets.randbelow(calls // 4 + 1), most)
-            # It is the same thing every time on a GPU, so a few will do there.
+            # On a GPU this time is constant, so a few measurements are enough.
             again = not side.gpu or len(quads) < _NULLS
             if not learns and not quads:
                 null_ns = nothing_ns(rival, again=True)
-            # Values wait to be compared until there are many, an even number of them as a rule. Were it always the same of a quad's
-            # two blocks that is verified later, all that work would come before the same side's blocks: 0.7 % for a product of
-            # matrices under a power cap, whose clock recovers meanwhile (H200).
+            # Values are compared in batches, usually of an even number of blocks. If it were always the same of a
+            # quad's two blocks that is verified later, all comparisons would precede the same side's blocks: 0.7 %
+            # for a matrix product under a power cap, whose clock recovers meanwhile (H200).
             late_one = secrets.randbelow(2)
             ours: list[int] = []
             theirs: list[int] = []
@@ -254,7 +261,7 @@ def _measure(
                 if learns != is_candidate and len(ours if is_candidate else theirs) == 1:
                     took_ns = nothing_ns(side if is_candidate else rival, again=again)
                     null_ns = null_ns if is_candidate else took_ns
-            # The other rival is there to be noticed should it be the faster one now. When it is asked stays secret.
+            # The other rival is timed to notice if it is now the faster one. When it runs stays secret.
             few = 3 * sum(quad.other is not None for quad in quads) <= len(quads)
             asked = others if few or secrets.randbelow(2) else []
             other_ns = [checker.run_rival(side_of, b, secret_calls).elapsed_ns for b, side_of in asked]
@@ -282,7 +289,7 @@ def _measure(
         checker, calls, [(time_ns + checker.charge_ns, q.calls) for q in quads for time_ns in q.ours]
     )
     if not captured and not shape.inputs.call.backward and not shape.large:
-        # Not between the quads: whoever ran a moment ago is quicker.
+        # Not between the quads: the side that ran last is quicker.
         _check_least(checker, rival, calls, quads)
     return Timing(
         others[0][0].name if estimate.by_other else baseline.name,
@@ -304,7 +311,7 @@ def _measure(
 def _calls(
     session: TaskSession, shape: OpenShape, checker: Checker, first: tuple[Baseline, Side], effort: Effort
 ) -> int:
-    """Calls of a block that takes the time that the device needs; also warms both sides up."""
+    """Calls in a block of the length that the device needs. Also warms both sides up."""
     baseline, rival = first
     most = checker.side.most_calls(shape.output_metas)
     checker.run(1)  # loads what later calls find
@@ -313,15 +320,17 @@ def _calls(
     long = checker.run(many)
     checker.run_rival(rival, baseline, 1)
     each_us = guess_us(short.elapsed_ns, long.elapsed_ns, many)
-    if baseline.median_us:  # else it has not been timed, as in A/A
+    if baseline.median_us:  # otherwise it has not been timed, as in A/A
         each_us = min(each_us, max(baseline.median_us, 1.0))
     calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / each_us)
     return max(min(fewest_calls(each_us), most), min(calls, most * 4 // 5))
 
 
 def _settle(checker: Checker, first: tuple[Baseline, Side], calls: int) -> None:
-    """Blocks of both sides in turn until each has taken as long as the one before: what still compiles, tunes, loads or wakes up in
-    early calls is no part of a figure."""
+    """Alternates blocks of both sides until each takes as long as its previous one.
+
+    This keeps compilation, tuning, loading and power-up in early calls out of the figures.
+    """
     baseline, rival = first
     before: list[int] = []
     for _ in range(_MOST_UNSETTLED):
@@ -332,11 +341,11 @@ def _settle(checker: Checker, first: tuple[Baseline, Side], calls: int) -> None:
 
 
 def _check_least(checker: Checker, rival: Side, calls: int, quads: list[_Quad]) -> None:
-    """Nobody calls a module and gets a new tensor from it in less time than a module takes that does nothing else.
+    """Rejects a call that is shorter than a module that only makes one tensor.
 
     Raises:
-        Rejected: the candidate did, again and again in direct comparison; so its calls were not made one after the other
-            through Python, as they are when the baseline is timed.
+        Rejected: the candidate was faster repeatedly in direct comparison. So its calls were not made one after
+            the other through Python, as they are when the baseline is timed.
     """
 
     def nothing_ns() -> int:
@@ -345,20 +354,20 @@ def _check_least(checker: Checker, rival: Side, calls: int, quads: list[_Quad]) 
     mine_ns = statistics.median(time_ns / quad.calls for quad in quads for time_ns in quad.ours)
     if mine_ns >= _LEAST_SHARE * nothing_ns() / calls:
         return
-    # That one block may have met a neighbor on the core, which is no fault of the candidate's.
+    # A neighbor on the core may have slowed that one block, which is not the candidate's fault.
     pairs = [(checker.run(calls).elapsed_ns, nothing_ns()) for _ in range(_LEAST_PAIRS)]
     checker.compare_pending()
     if quicker_than_nothing(pairs):
         least_ns = statistics.median(least for _, least in pairs) / calls
         sentence = (
-            f"a call took {mine_ns / 1e3:.2f} us with the harness, where a module that does nothing but make one tensor "
+            f"a call took {mine_ns / 1e3:.2f} us with the harness, but a module that only makes one tensor "
             f"takes {least_ns / 1e3:.2f} us: its calls are not made one by one"
         )
         raise Rejected("cheating", sentence, (Finding("quicker_than_nothing", "cheat", sentence),))
 
 
 def quicker_than_nothing(pairs: list[tuple[int, int]]) -> bool:
-    """Whether blocks of a candidate (first, in ns) are beyond doubt quicker than ones that do nothing (second).
+    """Whether a candidate's blocks (first, in ns) are beyond doubt quicker than blocks that do nothing (second).
 
     All pairs but one must say so. Neighbors on the core slow either block, for longer than a pair takes.
     """
@@ -372,7 +381,8 @@ def _differ(times_ns: list[int]) -> bool:
 
 @dataclass(frozen=True)
 class _Quad:
-    """Two blocks of either side in turn, one that computes nothing, and one of the other rival; all of the same length.
+    """Two alternating blocks of either side, one that computes nothing, and one of the other rival, all of equal
+    length.
 
     Times are in ns.
     """
@@ -390,17 +400,17 @@ class _Quad:
 
     @property
     def restless(self) -> bool:
-        """Disturbed as far as a candidate has no say in it."""
+        """Disturbed, by a rule that the candidate cannot influence."""
         return self.clock.moved or _differ(self.theirs)
 
     def charged(self, charge_ns: int) -> _Quad:
-        """The same with so much added to each of the candidate's blocks."""
+        """The same with ``charge_ns`` added to each of the candidate's blocks."""
         return replace(self, ours=[time_ns + charge_ns for time_ns in self.ours]) if charge_ns else self
 
     @property
     def us_per_call(self) -> tuple[float, float, float]:
-        """Candidate, baseline and other rival (NaN if there is none), without what the harness itself takes."""
-        # It is its own measurement with its own noise: never let it decide more than half of a figure.
+        """Candidate, baseline and other rival (NaN if there is none), without the harness's own time."""
+        # The harness's time has its own noise: never let it make up more than half of a figure.
         null = min(self.null, min(*self.ours, *self.theirs) / 2)
         return (
             (sum(self.ours) / 2 - null) / self.calls / 1e3,
@@ -411,7 +421,7 @@ class _Quad:
 
 @dataclass(frozen=True)
 class _Estimate:
-    """What the quads say, against the faster of the rivals."""
+    """The result of the quads, against the faster of the rivals."""
 
     log_ratios: list[float]
     cycle_log_ratios: list[float]
@@ -423,8 +433,8 @@ class _Estimate:
 def _estimate(quads: list[_Quad]) -> _Estimate:
     """Log ratio of every undisturbed quad, and the medians of both sides' microseconds per call."""
     asked = [quad for quad in quads if quad.other is not None]
-    # From all of them: which quads count as disturbed is partly in the candidate's hand.
-    # Only when it is surely faster: the better of two that are alike is the luckier one, and made candidates look 3 % slower.
+    # Use all quads: the candidate can partly influence which ones count as disturbed. Switch only if the other
+    # rival is surely faster: picking the better of two equal ones picks luck, and made candidates look 3 % slower.
     by_other = len(asked) > 1 and median_interval([_advantage(quad) for quad in asked])[1] > 1.0
     counted = asked if by_other else quads
     used = [quad for quad in counted if not quad.disturbed]
@@ -441,10 +451,11 @@ def _estimate(quads: list[_Quad]) -> _Estimate:
 
 
 def _picks(quads: list[_Quad]) -> bool:
-    """Whether the candidate's blocks differ from themselves more often than the baseline's by chance.
+    """Whether the candidate's blocks differ from themselves more often than the baseline's, beyond chance.
 
-    It can tell when it was slow, and have just those quads not count by being slower still in their second block: 1 to 2 % to its
-    favor where blocks vary by 3 to 5 %. What disturbs from outside meets either side alike.
+    A candidate can notice that it was slow and make such a quad not count by being even slower in its second
+    block:
+    a gain of 1 to 2 % where blocks vary by 3 to 5 %. Outside disturbances affect either side alike.
     """
     by_baseline = sum(quad.restless for quad in quads)
     return sum(quad.disturbed for quad in quads) - by_baseline > 2 * by_baseline + _ONE_SIDED

@@ -1,8 +1,8 @@
-"""Speed in several pairs of fresh processes: what ``confirm`` does, and what makes its figures true.
+"""Speed in several pairs of fresh processes, which is how ``confirm`` measures.
 
-Two processes that run the same code differ by 1 to 2 % for as long as they live: by where their memory lies, by the order
-of their hashes. More quads in one pair tell the same wrong figure more precisely. So each pair, a candidate's process
-and a control, both new, measures every shape for a short time, and the interval is one over pairs
+Two processes that run the same code differ by 1 to 2 % throughout their lives, because of memory placement and
+hash order. More quads in one pair only repeat that error more precisely. So each pair, a new candidate process and
+a new control, measures every shape for a short time, and the interval is over pairs
 (:func:`evaluator.timing.statistics.pair_estimate`). Pairs are added until every shape is settled or time is up.
 """
 
@@ -36,13 +36,13 @@ from evaluator.referee.sides.side import Side
 from evaluator.timing.cycles import confirmed
 from evaluator.timing.statistics import PairEstimate, decide, pair_estimate
 
-#: Student's t of fewer is so wide that nothing can be decided; more than the latter gain little.
+#: With fewer pairs, Student's t is so wide that nothing can be decided. More than the second number gains little.
 LEAST, MOST = 3, 8
-#: Half of an interval's width (log) at which a shape needs no more pairs. Replays of a graph are steadier.
+#: A shape needs no more pairs at this half-width of the interval (log). Graph replays vary less.
 HALF_WIDTH, HALF_WIDTH_CAPTURED = 0.01, 0.005
-#: Time for all pairs, of so many shapes; beyond :data:`LEAST` no pair begins that would not end in time.
+#: Time for all pairs, for this many shapes. Beyond :data:`LEAST` pairs, none starts that would not end in time.
 _SECONDS, _SHAPES = 20.0, 8
-#: A baseline that was ranked so many times as slow as the best one may be the best one, which so many rounds find out.
+#: A baseline ranked within this factor of the best one may be the best one. This many rounds find out.
 _NEAR, _ROUNDS = 1.2, 5
 
 
@@ -54,10 +54,10 @@ class Timed:
         shape: where.
         outcome: what the correctness checks saw there.
         earlier: their cases.
-        eager: one timing a pair.
-        captured: the same of replays of a CUDA graph.
-        why_not: why there is none of those, in words; empty where there is, and where it was not tried.
-        warm: the verdict's ``warm``, from the first pair alone: nothing is ranked by it.
+        eager: one timing per pair.
+        captured: the same for CUDA graph replays.
+        why_not: why there are none, in words; empty if there are, or if it was not tried.
+        warm: the verdict's ``warm``, from the first pair alone; nothing is ranked by it.
     """
 
     shape: OpenShape
@@ -67,7 +67,7 @@ class Timed:
     captured: list[Timing] = field(default_factory=list)
     why_not: str = ""
     warm: dict[str, Any] | None = None
-    #: Logs of times of the baselines that are near the best one, in rounds; each round's mean is 0.
+    #: Logs of times of the baselines close to the best one, in rounds; each round's mean is 0.
     rounds: list[list[float]] = field(default_factory=list)
 
     def wants(self, *, captured: bool) -> bool:
@@ -87,19 +87,20 @@ def time_in_pairs(
     captured: bool,
     warm: bool = False,
 ) -> None:
-    """Measures every shape of ``todo`` in several pairs; the caller holds the device's clock.
+    """Measures every shape of ``todo`` in several pairs. The caller holds the device's clock.
 
     Args:
         session: of the task.
-        candidate: what has been judged right; its own process has ended.
+        candidate: found correct; its own process has ended.
         todo: gets the timings.
         effort: for one shape in one pair.
-        step: told the pair's number, from 0, and the shape before each measurement; may raise to end it all.
-        captured: whether replays of CUDA graphs are timed, too.
+        step: called before each measurement with the pair's number, from 0, and the shape; may raise to stop.
+        captured: whether to time CUDA graph replays too.
         warm: whether the first pair also times calls whose inputs are in the caches.
 
     Raises:
-        evaluator.referee.checking.correctness.Rejected: an output was wrong in one of its processes, or it did not keep still.
+        evaluator.referee.checking.correctness.Rejected: an output was wrong in one of its processes, or it ran
+        while stopped.
         RoleFailure: of the candidate, or of the control (by its name).
     """
     ends_at = time.monotonic() + _SECONDS * max(1.0, len(todo) / _SHAPES)
@@ -111,7 +112,7 @@ def time_in_pairs(
             return
         with Pair(session, candidate) as pair:
             pair.open([timed.shape for timed in left], [timed.outcome for timed in left])
-            # Each pair in an order of its own: what ran before is part of the state in which a shape is met.
+            # Each pair has its own order, because what ran before affects a shape's state.
             for timed in random.SystemRandom().sample(left, len(left)):
                 step(number, timed)
                 pair.measure(timed, effort, captured=captured)
@@ -123,8 +124,8 @@ def time_in_pairs(
 class Pair:
     """A candidate's process and a control, both new.
 
-    Compiled baselines are loaded in the control, too, on a CPU. On a GPU, where a process needs longer to
-    import the compiler than for all of its timing, they stay in the session's own, and the interval says so.
+    On a CPU, compiled baselines are loaded in the control too. On a GPU a process needs longer to import the
+    compiler than for all of its timing, so they stay in the session's own process, and the interval says so.
     """
 
     def __init__(self, session: TaskSession, candidate: CandidateRun) -> None:
@@ -142,13 +143,13 @@ class Pair:
         self._control.close()
 
     def open(self, shapes: Sequence[OpenShape], outcomes: Sequence[Outcome]) -> None:
-        """Starts both sides, opens the shapes on both, one after the other, and checks a call of the candidate at each.
+        """Starts both sides, opens the shapes on both in turn, and checks one call of the candidate at each.
 
-        Contents of that call are of any distribution: timed calls get the task's own.
+        That call's content may be of any distribution. Timed calls use the task's own.
         """
         # The control gets a copy of the files that this one writes.
         self._session.process.freeze()
-        # A fork server dies with the thread that started it, so make sure here that it runs.
+        # A fork server dies with the thread that started it, so start it here, in this thread.
         self._session.fleet.server("candidate")
         counts = {baseline.threads for shape in shapes for baseline in shape.rivals}
         with ThreadPoolExecutor(1 + len(counts)) as pool:
@@ -158,13 +159,14 @@ class Pair:
             control.result()
         for shape, outcome in zip(shapes, outcomes, strict=True):
             if secrets.randbelow(2):
-                # Who opens first gets memory that was used before: a place of its own in the caches, for as long as the pair lives.
+                # The side that opens first gets memory that was used before, and so its own place in the caches
+                # for the pair's lifetime.
                 self._near(shape)
             side = self._run.open(shape)
             if shape.large:
                 large.check(side, shape, outcome, [], ("task",))
                 continue
-            # The bounds of timed outputs come from a case of the task's own.
+            # The bounds of timed outputs come from a case of the task's own distribution.
             names = distributions.names(shape.inputs.tensors)
             name = secrets.choice(names) if outcome.bounds else names[0]
             case = make_case(shape, name, [])
@@ -179,7 +181,7 @@ class Pair:
             check(side, shape, cases(self._session, shape, []), timed.outcome)
 
     def measure(self, timed: Timed, effort: Effort, *, captured: bool) -> None:
-        """Adds this pair's timings at a shape, of what is not settled there."""
+        """Adds this pair's timings at a shape, if they are not settled yet."""
         session, shape, side = self._session, timed.shape, self._run.open(timed.shape)
         if timed.wants(captured=False):
             rivals = self._rivals(timed)
@@ -194,18 +196,18 @@ class Pair:
                 timed.captured.append(self._told(shape, found))
 
     def sides(self, timed: Timed) -> tuple[Side, Control]:
-        """Where the candidate is open at a shape, and where its baselines are."""
+        """The candidate's side at a shape, and its baselines' sides."""
         return self._run.open(timed.shape), self._control
 
     def measure_warm(self, timed: Timed) -> None:
-        """Adds what this pair says of calls whose inputs are in the caches."""
+        """Adds this pair's timings of calls whose inputs are in the caches."""
         side, outcome = self._run.open(timed.shape), timed.outcome
         timed.warm = measure_warm(
             self._session, timed.shape, side, self._control, outcome, timed.earlier, timed.eager[-1]
         )
 
     def _near(self, shape: OpenShape) -> list[tuple[Baseline, Side]]:
-        """Where the baselines are ready that were about as fast as the best one when all were ranked."""
+        """The sides of baselines that were about as fast as the best one in the ranking."""
         best = shape.best
         return [
             (baseline, self._control.side(shape, baseline))
@@ -214,10 +216,10 @@ class Pair:
         ]
 
     def _rivals(self, timed: Timed) -> list[tuple[Baseline, Side]]:
-        """The shape's rivals, the first of them chosen again among those that are near.
+        """The shape's rivals, with the first chosen again among those close to the best.
 
-        They were ranked in an old process. All rounds so far count, so that not the luckier one of this pair is chosen, nor by
-        the blocks that will time it.
+        They were ranked in an old process. All rounds so far count, so that luck in this pair does not choose the
+        rival, and the blocks that time it do not either.
         """
         shape, near = timed.shape, self._near(timed.shape)
         first, *others = self._control.rivals(shape)
@@ -237,7 +239,7 @@ class Pair:
         return [near[middles.index(min(middles))], *others]
 
     def _told(self, shape: OpenShape, timing: Timing) -> Timing:
-        """The timing with what is kept of this pair."""
+        """The timing with this pair's record."""
         baseline = next(b for b in shape.baselines if b.name == timing.baseline)
         fresh = self._control.side(shape, baseline).process is not self._session.process
         kept = {
@@ -250,10 +252,10 @@ class Pair:
 
 
 def estimate(log_ratios: Sequence[float], pairs: Sequence[dict[str, Any]]) -> PairEstimate | None:
-    """What a shape's pairs say together; None of a single one.
+    """The combined estimate of a shape's pairs; None for a single pair.
 
-    A pair whose baseline was restless does not count, as long as enough others do: something else had the cores. The
-    candidate has no say in it.
+    A pair with a restless baseline does not count, as long as enough others do: another program had the cores. The
+    candidate cannot influence that.
 
     Args:
         log_ratios: of all quads, pair after pair.
@@ -277,7 +279,7 @@ def is_settled(estimated: PairEstimate, half_width: float) -> bool:
 
 
 def figure(timings: Sequence[Timing]) -> Timing:
-    """All pairs of a shape in one: the mean over pairs with its interval, medians of the times."""
+    """Combines all pairs of a shape: the mean over pairs with its interval, and medians of the times."""
     log_ratios = tuple(value for timing in timings for value in timing.log_ratios)
     pairs = tuple(pair for timing in timings for pair in timing.pairs)
     estimated = estimate(log_ratios, pairs)
@@ -304,10 +306,10 @@ def figure(timings: Sequence[Timing]) -> Timing:
 def _in_cycles(
     timings: Sequence[Timing], pairs: Sequence[dict[str, Any]]
 ) -> tuple[tuple[float, ...], dict[str, Any] | None]:
-    """Log ratios in cycles and what they say together, where the clock varied in any pair; elsewhere nothing and None."""
+    """Log ratios in cycles and their estimate, if the clock varied in any pair; otherwise empty and None."""
     if not any(timing.cycle_log_ratios for timing in timings):
         return (), None
-    # Where it stood still, ratios of times are ratios of cycles.
+    # Where the clock was constant, ratios of times are ratios of cycles.
     log_ratios = tuple(value for t in timings for value in t.cycle_log_ratios or t.log_ratios)
     estimated = estimate(log_ratios, pairs)
     assert estimated is not None
@@ -316,7 +318,7 @@ def _in_cycles(
 
 
 def over_all(clocks: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Lowest and highest clock in MHz of several measurements, and every reason for which it was held back."""
+    """Lowest and highest clock in MHz over several measurements, and every reason for throttling."""
     known = [clock for clock in clocks if clock is not None]
     if not known:
         return None

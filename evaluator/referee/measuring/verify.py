@@ -1,4 +1,4 @@
-"""Timed blocks of the candidate, verified: every block runs here, and one call of each, drawn afterwards, must be right."""
+"""Verifies timed blocks: every candidate block runs here, and one call of each, drawn afterwards, must be right."""
 
 from __future__ import annotations
 
@@ -25,24 +25,27 @@ from evaluator.timing.cycles import Clocks
 from evaluator.verdict import Finding
 
 _CALL_SECONDS = 60.0
-#: The finding on who ran while it was stopped.
+#: Rule of the finding for a process that ran while it was stopped.
 LATE_STOP = "ran_while_stopped"
-#: CPU time that a stopped process may have used over all its stops, and for each of them: bookkeeping of the kernel, which on a busy
-#: machine came to 0.5 ms in some hundreds of stops of an honest process.
+#: CPU time that a stopped process may use in total, and per stop. The kernel's bookkeeping came to 0.5 ms in
+#: several hundred stops of an honest process on a busy machine.
 _MOST_WHILE_STOPPED_US, _MOST_PER_STOP_US = 500.0, 2.0
-#: One block in so many is looked into while it runs: few enough that a median does not notice, and dozens are timed.
+#: One block in this many is inspected while it runs: too few to affect a median, and dozens are timed.
 _GLANCES = 8
-#: Drawn outputs wait to be compared until there are so many of them, or so many bytes (of the host, of a device).
+#: Drawn outputs are compared once there are this many of them, or this many bytes (of the host, of a device).
 _PENDING = 16
 _PENDING_BYTES = (32 << 20, 512 << 20)
-#: Of so many comparisons one sends a random output to the oracle, whatever it looks like.
+#: One comparison in this many sends a random output to the oracle, even if it looks right.
 _ORACLE_ONE_IN = 4
 
 
 @dataclass(frozen=True)
 class _Taken:
-    """What is kept of a block as it was when its clock stopped: its drawn call, the one before, what the slot got and held, and
-    after how many calls the chain does not go on."""
+    """A block's data as it was when its clock stopped.
+
+    The drawn call, the call before it, the contents and state of the slot, and after how many calls the chain
+    breaks.
+    """
 
     block: Block
     call: int
@@ -56,14 +59,15 @@ class _Taken:
 class Checker:
     """Runs the candidate's blocks and verifies one randomly drawn call of each.
 
-    Contract and chain at once; the values some blocks later, several in one block of the reference.
+    Contract and chain are checked at once. Values are compared some blocks later, several in one block of the
+    reference.
 
     Args:
         session: of the task.
         shape: where it is timed.
         side: the candidate's.
         outcome: gets the number of checks; its bounds are those of the correctness cases.
-        earlier: those cases, so that an old answer is recognized.
+        earlier: those cases, to recognize an old answer.
         captured: whether blocks are replays of a CUDA graph.
         same_slot: whether all calls of a block use one slot, see :mod:`evaluator.referee.measuring.warm`.
     """
@@ -87,20 +91,22 @@ class Checker:
         self.captured = captured
         self.same_slot = same_slot
         self.clocks = Clocks(session.fleet.device.clock)
-        #: What the shortest of the blocks took for a call, in ns, of the candidate's (True) and of baselines.
+        #: Time per call of the shortest block, in ns, for the candidate (True) and for baselines.
         self._least_call_ns: dict[bool, float] = {}
         self._unverified: _Taken | None = None
-        #: Which outputs live on, as soon as :meth:`hold` says so.
+        #: Which outputs are kept alive, once :meth:`hold` was called.
         self._holding = Holding(side, shape, 0)
         self._watch = Watch(session.fleet.keeper, side.process)
         self._pending: list[tuple[tuple[TensorMeta, ...], list[Any], list[Any]]] = []
 
     def run(self, calls: int, *, later: bool = False) -> Block:
-        """One verified block; with ``later`` it is verified when the next block of a baseline has run, or by :meth:`settle`.
+        """One verified block.
 
-        To verify takes the referee's time and the device's, and the caches remember it. So that not one side alone runs after that,
-        half of the blocks are verified before the rival's next block and half behind it. What is verified is copied at once in
-        either case: what fills outputs late must not get the rival's turn to do it in.
+        With ``later`` it is verified after the next block of a baseline, or by :meth:`settle`.
+
+        Verification uses the referee's and the device's time and changes the caches. To spread that effect over
+        both sides, half of the blocks are verified before the rival's next block and half after it. The data is
+        copied at once in either case, so that outputs filled late cannot use the rival's turn.
         """
         self.settle()
         self._check_rest()
@@ -155,25 +161,28 @@ class Checker:
             self._check_rest()
 
     def hold(self) -> None:
-        """From now on outputs of some calls live on. Not those of replays: each writes where the one before has written."""
+        """From now on, keeps the outputs of some calls alive.
+
+        Not for replays: each overwrites the previous one's outputs.
+        """
         if not self.captured and not self.shape.large:
             most = most_held(self.side, self.shape.output_metas)
             self._holding = Holding(self.side, self.shape, most)
 
     def finish(self) -> None:
-        """Looks at outputs that have lived on since their blocks.
+        """Compares outputs that have been kept alive since their blocks.
 
         Raises:
-            Rejected: they are not what they were.
+            Rejected: an output changed.
         """
         self._holding.finish()
 
     def let_go(self) -> None:
-        """Nothing is timed any more: no process need keep outputs."""
+        """Timing has ended: releases all kept outputs."""
         self._holding.let_go()
 
     def _inspect(self) -> None:
-        """A block has ended: the candidate, which is stopped, must have left its harness as it was and nothing that runs."""
+        """After a block: the stopped candidate must have an intact harness and no running process."""
         process = self.side.process
         if process.landmarks is not None:
             process.landmarks.check()
@@ -184,9 +193,11 @@ class Checker:
             )
 
     def _glance(self, running: RoleProcess, calls: int) -> None:
-        """At a random moment of some of the blocks; not where the process waits for the core that this would take from it.
+        """Reads the harness at a random moment of some blocks, unless that would take the core that the process
+        waits for.
 
-        While a baseline runs, too: to read takes up to 0.5 ms of a core, and on a busy machine whoever runs then is slower.
+        Also while a baseline runs: reading takes up to 0.5 ms of a core, and on a busy machine slows the running
+        side.
         """
         landmarks = self.side.process.landmarks
         if landmarks is not None and not running.pinned and secrets.randbelow(_GLANCES) == 0:
@@ -202,11 +213,11 @@ class Checker:
         self._least_call_ns[mine] = min(self._least_call_ns.get(mine, each_ns), each_ns)
 
     def _check_rest(self) -> None:
-        """What ran while it was stopped could have filled outputs late, read the next contents early or slowed the rival."""
+        """Work while stopped could fill outputs late, read the next contents early, or slow the rival."""
         process = self.side.process
         ran_us = process.check_rest() / 1e3
         if ran_us > _MOST_WHILE_STOPPED_US + _MOST_PER_STOP_US * process.stops:
-            sentence = f"its process went on for {ran_us:.0f} us of CPU time while it was stopped"
+            sentence = f"its process used {ran_us:.0f} us of CPU time while it was stopped"
             raise Rejected("cheating", sentence, (Finding(LATE_STOP, "cheat", sentence),))
 
     @property
@@ -215,7 +226,7 @@ class Checker:
         return self._watch.charge_ns
 
     def run_rival(self, rival: Side, baseline: Baseline, calls: int) -> Block:
-        """One block of a baseline, for which the candidate has to keep still."""
+        """One block of a baseline. The candidate must not run meanwhile."""
         block = self.session.run(
             rival,
             baseline,
@@ -228,8 +239,8 @@ class Checker:
         self._note(rival, block)
         self._watch.before(rival)
         self._watch.after(rival)
-        # As after the candidate's: how long a device has been idle decides how fast its clock is, and what has run since what its
-        # caches hold.
+        # Same as after the candidate's block: a device's idle time affects its clock, and later work affects its
+        # caches.
         if self.shape.large:
             large.mimic(self.shape)
         else:
@@ -240,7 +251,9 @@ class Checker:
         return block
 
     def _check_contract(self, block: Block) -> None:
-        """Not of a baseline: forms of the reference may lay outputs out otherwise (copies of a graph's), for which nobody is to blame."""
+        """Not for baselines: forms of the reference may lay outputs out differently (copies of a graph's), which
+        is allowed.
+        """
         metas, wanted = block.report.metas, self.shape.output_metas
         broken = next((b for b in map(contract, metas, wanted) if b), None)
         if broken or len(metas) != len(wanted):
@@ -250,7 +263,7 @@ class Checker:
             raise Rejected("contract_violation", sentence, (Finding("output_contract", "error", sentence),))
 
     def _taken(self, side: Side, block: Block) -> _Taken:
-        """Copies what is verified of a block: a call that nobody could have known would be drawn, and the link that led to it."""
+        """Copies the verified data of a block: an unpredictably drawn call, and the link that leads to it."""
         call = self._holding.draw(side, block.calls)
         spans = side.outputs(block, call)
         self._holding.note(side, block, call, spans)
@@ -265,7 +278,7 @@ class Checker:
         )
 
     def _verify(self, taken: _Taken) -> None:
-        """Checks the drawn call, and that the chain led to it."""
+        """Checks the drawn call, and that the chain leads to it."""
         side, shape = self.side, self.shape
         block, call, spans = taken.block, taken.call, taken.spans
         states = [block.first_state, *block.report.states]
@@ -280,7 +293,7 @@ class Checker:
             sentence = "in a timed block it changed its inputs or skipped their refresh"
             raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
         self._pending.append((block.report.metas, spans, contents))
-        # The reference's outputs are copied behind its pool, as the oracle's are, which are at least as large.
+        # The reference's outputs are copied behind its pool, like the oracle's, which are at least as large.
         most = min(_PENDING, shape.side.slot_count, shape.side.most_kinds(shape.output_metas))
         if len(self._pending) == most or self.pending_bytes > self.most_bytes:
             self.compare_pending()
@@ -292,17 +305,19 @@ class Checker:
 
     @property
     def pending_bytes(self) -> int:
-        """What waits to be compared takes."""
+        """Bytes of outputs that wait for comparison."""
         each_bytes = self.shape.inputs.input_bytes + sum(meta.span_bytes for meta in self.shape.output_metas)
         return len(self._pending) * each_bytes
 
     @property
     def most_bytes(self) -> int:
-        """How much may wait to be compared."""
+        """How many bytes may wait for comparison."""
         return _PENDING_BYTES[self.side.gpu]
 
     def _rebuilt(self, taken: _Taken, states: list[int]) -> tuple[list[Any], list[Any]]:
-        """What the drawn call must have seen, and what its slot must hold after the block, given the states before each call."""
+        """What the drawn call must have seen, and what its slot must hold after the block, given the states before
+        each call.
+        """
         side, drawn, call = self.side, taken.drawn, taken.call
         if self.same_slot:
             return side.refreshed(drawn, 0, states[: call + 1]), side.refreshed(drawn, 0, states[:-1])
@@ -310,7 +325,9 @@ class Checker:
         return contents, contents
 
     def compare_pending(self) -> None:
-        """A quick look against the reference's own results; what looks wrong goes to the float64 oracle, and now and then what does not.
+        """A quick comparison with the reference's own results.
+
+        What looks wrong goes to the float64 oracle, and sometimes what does not.
 
         Raises:
             Rejected: a drawn output was wrong.
@@ -323,7 +340,7 @@ class Checker:
         own_block = reference.call([contents for _, _, contents in pending], _CALL_SECONDS)
         own_metas = own_block.report.metas
         doubtful = []
-        # What small rows hold, the quick look does not see.
+        # The quick comparison misses errors in small rows.
         drawn = secrets.randbelow(len(pending) * _ORACLE_ONE_IN)
         for slot, (metas, spans, contents) in enumerate(pending):
             own_spans = reference.outputs(own_block, slot)
@@ -331,12 +348,12 @@ class Checker:
             agrees = reference.agree(spans, metas, own_spans, own_metas, self.outcome.bounds)
             if not agrees or slot == drawn:
                 doubtful.append((metas, spans, contents))
-        # Afterwards: the oracle's block replaces the outputs that were read above.
+        # Last: the oracle's block replaces the outputs that were read above.
         for metas, spans, contents in doubtful:
             self._judge(metas, spans, contents)
 
     def _judge(self, metas: tuple[TensorMeta, ...], spans: list[Any], contents: list[Any]) -> None:
-        """The float64 oracle's word on an output that differs from the reference's."""
+        """The float64 oracle's comparison for an output that differs from the reference's."""
         case = case_of(self.shape, own_result(self.shape, "timed", contents), [])
         values = [dense(span, meta) for span, meta in zip(spans, metas, strict=True)]
         for value, expected in zip(values, case.expected, strict=True):

@@ -1,11 +1,11 @@
-"""The same measurement with all calls of a block on one slot, so that a call's inputs are in the caches already.
+"""The same measurement with all calls of a block on one slot, so that a call's inputs are already in the caches.
 
-The chain goes on refreshing that slot from call to call: what call c gets is the block's first content, refreshed c times. The
-referee repeats these refreshes on its own side for the drawn call, and for what the slot holds in the end.
+The chain refreshes that slot from call to call: call c gets the block's first content, refreshed c times. The
+referee repeats these refreshes for the drawn call, and for the slot's final contents.
 
-A refresh changes a part of the elements only. So results that hardly depend on it could be copied from the call before, and
-there is no figure where they do. Where they do depend on it, somebody could still bring an earlier result up to date for
-less than a new one takes: nothing is ranked by warm figures, see docs/timing.md.
+A refresh changes only part of the elements. If results hardly depend on it, they could be copied from the call
+before, so there is no figure. If they do, updating an earlier result could still be cheaper than a new
+computation. So nothing is ranked by warm figures, see docs/timing.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EFFORT = Effort((6, 12), 0.01, 0.4)
 _CALL_SECONDS = 60.0
 #: Blocks of fewer calls would be half cold.
 _FEWEST_CALLS = 4
-#: Calls of the reference that are looked at beforehand.
+#: Calls of the reference that are tested beforehand.
 _LOOKS = 4
 
 
@@ -40,7 +40,7 @@ def measure_warm(
     earlier: list[Case],
     cold: Timing,
 ) -> dict[str, Any]:
-    """``shapes[].warm`` of the verdict: replays of a CUDA graph where both sides can be captured, eager calls elsewhere.
+    """``shapes[].warm`` of the verdict: CUDA graph replays if both sides can be captured, otherwise eager calls.
 
     Raises:
         evaluator.referee.checking.correctness.Rejected: a timed output was wrong.
@@ -63,9 +63,9 @@ def measure_warm(
 
 
 def _why_not(shape: OpenShape, side: Side, outcome: Outcome) -> str:
-    """In words, why a call on the same slot would not have to be computed anew; empty where it would."""
+    """Why calls on the same slot would not have to compute anew, in words; empty if they would."""
     if shape.large:
-        return "its tensors fit into no cache"
+        return "its tensors do not fit into any cache"
     if not side.chained:
         return "no input may be changed from call to call, so that every call on one buffer would return the same"
     reference = shape.side
@@ -79,10 +79,10 @@ def _why_not(shape: OpenShape, side: Side, outcome: Outcome) -> str:
         return "an output is a view of an input, which is changed before the next call"
     metas = block.report.metas
     results = [reference.outputs(block, call) for call in range(_LOOKS)]
-    # Buffers after a call (a number of batches) may well be the same every time.
+    # Buffers after a call (a number of batches) may be the same every time.
     for index in range(len(metas) - len(shape.inputs.call.buffers)):
         one = slice(index, index + 1)
         for before, after in pairwise(results):
             if reference.agree(after[one], metas[one], before[one], metas[one], outcome.bounds[one]):
-                return "what is changed from call to call hardly changes the result, which could be copied from the call before"
+                return "changed inputs hardly change the result, which could be copied from the previous call"
     return ""

@@ -1,1 +1,1 @@
-"""What a GPU's memory is divided into, and the referee's own work there."""
+"""Divides a GPU's memory, and runs the referee's own kernels there."""

@@ -1,4 +1,4 @@
-"""Contents of named distributions on a GPU: random numbers of the referee's own, and large tensors part by part."""
+"""Draws contents of named distributions on a GPU with the referee's own random numbers, large tensors in parts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import torch
 
-#: Elements of which float64 copies are made at a time.
+#: Elements that are copied to float64 at a time.
 _PIECE_ELEMENTS = 1 << 25
 
 
 def parts_of(elements: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Parts of a tensor along its first dimensions, each of so many elements that its float64 copies fit beside everything else."""
+    """Parts of a tensor along its first dimensions, each small enough that its float64 copies fit beside
+    everything else.
+    """
     if elements.numel() <= _PIECE_ELEMENTS or elements.dim() < 2:
         yield elements
         return

@@ -1,9 +1,9 @@
-"""The referee's own work on a GPU: fresh contents, copies of outputs, and a watch for foreign work.
+"""The referee's own work on a GPU: fresh contents, copies of outputs, and detection of foreign work.
 
-Nothing here runs anybody else's code. Contents are written while every role is stopped, so nobody can read them before
-the clock starts; outputs are read in the memory itself after the clock has stopped. That no kernel goes on meanwhile,
-which a stopped process may have left behind, is seen by the time that a tiny kernel of ours takes: 17 us alone, 0.9 to
-2.4 ms while another process computes (H200, docs/timing.md).
+No untrusted code runs here. Contents are written while every role is stopped, so no role can read them before the
+clock starts. Outputs are read directly from memory after the clock has stopped. A kernel that a stopped process
+left running is detected by the duration of a tiny kernel: 17 us alone, 0.9 to 2.4 ms while another process
+computes (H200, docs/timing.md).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _SCRATCH_BYTES = 160 << 20
 
 @dataclass(frozen=True)
 class Look:
-    """What a tiny kernel of ours met.
+    """What the referee's tiny kernel measured.
 
     Attributes:
-        first_us: how long the first one took: with the end of whatever ran, and the switch from it to us; with the writing of
-            contents where that came before.
-        busy: that one after the other was held up.
+        first_us: duration of the first one, including the end of earlier work and the switch from it, and the
+            writing of contents if that came before.
+        busy: repeated kernels were delayed.
     """
 
     first_us: float
@@ -46,7 +46,7 @@ class Look:
 
 
 class Keeper(Lender):
-    """One per referee of a GPU.
+    """The referee's work on its GPU. One per referee.
 
     Args:
         library: path of the compiled `pool.c`, None without a C compiler.
@@ -61,12 +61,12 @@ class Keeper(Lender):
         self.processors, self.cache_bytes = properties.multi_processor_count, properties.L2_cache_size
         self._code = device_chain.compiled()
         device_chain.load(self._code)
-        # Kept from the start: a candidate may take all the memory that there is.
+        # Allocated at the start: a candidate may take all memory that there is.
         self._scratch = torch.empty(_SCRATCH_BYTES // 4, dtype=torch.float32, device="cuda")
         self._draws: dict[int, tuple[TensorInput, list[torch.Tensor], torch.Tensor]] = {}
         self._states = States(1)
         self._bits = torch.Generator(device="cuda").manual_seed(secrets.randbits(63))
-        #: What :meth:`link_us` said, by what it depends on: 5 to 10 ms of somebody's clock each time.
+        #: Results of :meth:`link_us` by their parameters: each costs 5 to 10 ms of a timing run's clock.
         self.links_us: dict[tuple[Any, ...], float] = {}
         for _ in range(20):
             self.foreign_us()
@@ -78,17 +78,18 @@ class Keeper(Lender):
     # -- foreign work ------------------------------------------------------------------------------------------
 
     def foreign_us(self) -> float:
-        """Microseconds that a tiny kernel takes, from the launch to its end."""
+        """Microseconds that a tiny kernel takes, from launch to end."""
         started = time.perf_counter_ns()
         self._cell.add_(1)
         torch.cuda.synchronize()
         return (time.perf_counter_ns() - started) / 1e3
 
     def look(self, began_ns: int | None = None) -> Look:
-        """Whether anybody else's work runs on the device now.
+        """Whether foreign work runs on the device now.
 
         Args:
-            began_ns: when our own work began that counts with the first kernel, by :func:`time.perf_counter_ns`; now by default.
+            began_ns: start of the referee's own work that counts with the first kernel, by
+                :func:`time.perf_counter_ns`; now by default.
         """
         began_ns = began_ns or time.perf_counter_ns()
         self.foreign_us()
@@ -102,7 +103,7 @@ class Keeper(Lender):
     # -- contents ----------------------------------------------------------------------------------------------
 
     def _on_device(self, tensor: TensorInput) -> torch.Tensor:
-        """The addresses of an input's draws on the device, brought there where they were drawn on the host."""
+        """Device addresses of an input's draws. Draws made on the host are copied there first."""
         known = self._draws.get(id(tensor))
         if known is None:
             draws = [draw if tensor.on_device else upload(draw) for draw in tensor.draws]
@@ -111,7 +112,7 @@ class Keeper(Lender):
         return known[2]
 
     def forget(self, tensors: list[TensorInput]) -> None:
-        """Gives the memory of these inputs' draws back."""
+        """Releases the memory of these inputs' draws."""
         for tensor in tensors:
             self._draws.pop(id(tensor), None)
 
@@ -121,9 +122,9 @@ class Keeper(Lender):
         Args:
             targets: inputs with the addresses of their first contents.
             stride_bytes: from one content of an input to the next.
-            drawn: per input what was drawn of it.
+            drawn: per input what was drawn for it.
         """
-        # What is mixed into nothing is named all the same, and never read.
+        # Draws that are mixed with weight zero are named too, but never read.
         windows = [
             [one.draws, one.offsets, *(one[2:4] if one.masks is not None else one[:2])] for one in drawn
         ]
@@ -156,7 +157,10 @@ class Keeper(Lender):
             device_chain.fill(target + index * stride_bytes, 0, address, none, None, *sizes, _stream())
 
     def draw_bits(self, rows: int, words: int) -> torch.Tensor:
-        """Random words of 64 bits, shape (rows, words), int64: a content of a gigabyte needs 32 million of these bits."""
+        """Random 64-bit words, shape (rows, words), int64.
+
+        A content of a gigabyte needs 32 million of these bits.
+        """
         least, most = -(1 << 63), (1 << 63) - 1
         return torch.randint(least, most, (rows, words), device="cuda", generator=self._bits)
 
@@ -167,7 +171,7 @@ class Keeper(Lender):
         torch.cuda.synchronize()
 
     def digest(self, outputs: list[torch.Tensor], state: int, when: int) -> int:
-        """The chain's state after a call with these outputs (flat bytes) whose link began then."""
+        """The chain's state after a call with these outputs (flat bytes) whose link began at ``when``."""
         self._states.begin(_signed(state))
         stream = torch.cuda.current_stream().cuda_stream
         spans = [(output.data_ptr(), output.numel()) for output in outputs]
@@ -175,7 +179,9 @@ class Keeper(Lender):
         return self._states.read(1)[0]
 
     def broken(self, addresses: Addresses, lengths_bytes: list[int], states: list[int]) -> int:
-        """After how many calls of a block the claimed state does not follow, see :func:`evaluator.roles.device_chain.broken`."""
+        """After how many calls of a block the claimed state does not follow, see
+        :func:`evaluator.roles.device_chain.broken`.
+        """
         return device_chain.broken(addresses, lengths_bytes, states, _stream())
 
     def link_us(self, slots: list[list[tuple[int, ...]]], outputs_bytes: list[int]) -> float:
@@ -205,22 +211,22 @@ class Keeper(Lender):
         return float(statistics.median(elapsed_us))
 
     def chill(self) -> None:
-        """Leaves nothing of what was written before in the caches; does not wait."""
+        """Evicts everything written before from the caches; does not wait."""
         self._scratch.zero_()
 
     def write_rate(self) -> float:
-        """Bytes per second that the device writes at its best: to its L2 cache, or through it to memory."""
+        """The device's best write rate in bytes per second: to its L2 cache, or through it to memory."""
         rates = []
         for length_bytes, times in ((4 << 20, 32), (16 << 20, 16), (32 << 20, 8), (_SCRATCH_BYTES, 4)):
             part = self._scratch[: length_bytes // 4]
-            # Two kernels: which of them is the quicker one depends on the size.
+            # Two kernels: which one is quicker depends on the size.
             for write in (part.zero_, lambda part=part: part.fill_(1.0)):
                 rates.append(length_bytes / _replayed_s(write, times))
         return max(rates)
 
 
 def _replayed_s(work: Callable[[], object], times: int) -> float:
-    """Seconds that some device work takes at its best, one after the other without waiting for the host."""
+    """Best time in seconds for some device work, repeated without waiting for the host."""
     work()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

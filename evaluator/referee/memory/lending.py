@@ -1,4 +1,6 @@
-"""Device memory that a referee lends to processes: made for each, zeroed and used again, given back when the device is full."""
+"""Device memory that a referee lends to processes: allocated for each, zeroed and reused, released when the device
+is full.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from evaluator.roles import device_memory
 from evaluator.roles.gate import Gate
 
 _SPARE_MEMORIES, _MOST_SPARE_BYTES = 1, 2 << 30
-#: How long memory is waited for that others are about to give back: that of a killed process comes with the end of its context.
+#: How long to wait for memory that is about to be released: a killed process's memory returns when its context
+#: ends.
 _WAIT_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 
 
@@ -31,7 +34,7 @@ class Region:
     Attributes:
         descriptor: what the role gets; closed with the region.
         length_bytes: its size.
-        bytes: our view of it, uint8.
+        bytes: the referee's view of it, uint8.
     """
 
     descriptor: int
@@ -41,7 +44,7 @@ class Region:
     _handle: int
 
     def close(self) -> None:
-        """Gives up our mapping; the memory goes with the role's."""
+        """Unmaps it here. The memory is released when the role ends."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -51,18 +54,18 @@ class Region:
 
 @dataclass(eq=False)
 class ProcessMemory:
-    """What one process shares with the referee over all shapes.
+    """The memory that one process shares with the referee over all shapes.
 
     Attributes:
-        inputs: the slots; those of all shapes lie over each other.
+        inputs: the slots; those of all shapes overlap.
         outputs: the exchange.
-        owner: number of the shape whose contents lie in the slots.
-        lender: who gets it back.
-        size: what its process may use of it; memory that has been used before may be larger.
+        owner: number of the shape whose contents are in the slots.
+        lender: gets it back.
+        size: what its process may use of it; reused memory may be larger.
         gate: in front of its captured blocks.
-        ended: a descriptor that can be read once every process which could hold the memory has ended; -1 where nobody
-            can tell, and then it is not used again.
-        returned: where the outputs of its last call at a large shape lie; None before the first one.
+        ended: a descriptor that becomes readable once every process that could hold the memory has ended; -1 if
+            that is unknown, and then the memory is not reused.
+        returned: where the outputs of its last call at a large shape are; None before the first one.
     """
 
     inputs: Region
@@ -76,29 +79,29 @@ class ProcessMemory:
 
     @property
     def pool_bytes(self) -> int:
-        """How much of the outputs' memory, from its start, is that of torch's pool."""
+        """How much of the outputs' memory, from its start, belongs to torch's pool."""
         return device_memory.rounded(self.size.pool_bytes)
 
     def close(self) -> None:
-        """Gives it back; the process has been killed."""
+        """Returns it to the lender. The process has been killed."""
         self.gate.close()
         self.lender.take_back(self)
 
     def free(self) -> None:
-        """Gives up our mappings."""
+        """Unmaps it here."""
         if self.ended >= 0:
             os.close(self.ended)
         self.inputs.close()
         self.outputs.close()
 
     def can_serve(self, size: MemorySize) -> bool:
-        """Whether memory of this size can be used where another one is wanted, without keeping much more than that."""
+        """Whether this memory can serve a request for ``size`` without wasting much."""
         inputs_bytes, outputs_bytes = self.inputs.length_bytes, self.outputs.length_bytes
         enough = inputs_bytes >= size.inputs_bytes and outputs_bytes >= _outputs_bytes(size)
         return enough and inputs_bytes + outputs_bytes <= 2 * size.total_bytes
 
     def is_free(self) -> bool:
-        """Whether every process is gone that could hold it."""
+        """Whether every process that could hold it is gone."""
         return bool(select.select([self.ended], [], [], 0)[0])
 
 
@@ -107,7 +110,7 @@ def _gib(length_bytes: int) -> str:
 
 
 def _outputs_bytes(size: MemorySize) -> int:
-    """Of the exchange, whose pool ends where the driver's pieces do."""
+    """Bytes of the exchange, whose pool ends on a boundary of the driver's pieces."""
     return device_memory.rounded(size.pool_bytes) + size.copies_bytes
 
 
@@ -120,22 +123,22 @@ class Lender:
 
     def __init__(self, library: str | None) -> None:
         self._library = library
-        #: Called when the device is full: gives back what nobody needs just now.
+        #: Called when the device is full: releases what is not needed at present.
         self.make_room: Callable[[], None] = lambda: None
         self._spare: list[ProcessMemory] = []
-        #: A control gets ready beside the candidate.
+        #: A control is prepared while the candidate is checked.
         self._guard = threading.Lock()
 
     @staticmethod
     def wait() -> None:
-        """Until all of our own work is done."""
+        """Waits until all of the referee's own work is done."""
         torch.cuda.synchronize()
 
     def region(self, length_bytes: int) -> Region:
-        """Device memory that a role can be given.
+        """Allocates device memory to share with a role.
 
         Raises:
-            DeviceFull: the device has none left, and none was given back in time.
+            DeviceFull: the device has no free memory, and none was released in time.
         """
         length_bytes = device_memory.rounded(length_bytes)
         # The driver's functions need a context, which torch gives to a thread with its first call.
@@ -166,7 +169,9 @@ class Lender:
                 time.sleep(_LOOK_SECONDS)
 
     def give_back(self) -> None:
-        """Frees what is kept for later: memory of ended processes, what others can do without, torch's own reserve."""
+        """Frees what is kept for later: memory of ended processes, what others can do without, torch's own
+        reserve.
+        """
         self.make_room()
         with self._guard:
             spare, self._spare = self._spare, []
@@ -176,14 +181,17 @@ class Lender:
 
     @staticmethod
     def trim(*, collect: bool = False) -> None:
-        """Gives back what torch keeps for later: other processes cannot ask for it. ``collect``: with what is left in cycles."""
+        """Releases torch's reserve, which other processes cannot use.
+
+        With ``collect``, also memory held by reference cycles.
+        """
         if collect:
             gc.collect()
         torch.cuda.empty_cache()
 
     @staticmethod
     def free_bytes() -> tuple[int, int]:
-        """What nobody has of the device's memory, and all of it."""
+        """Free bytes of the device's memory, and its total."""
         free_bytes, total_bytes = torch.cuda.mem_get_info()
         return int(free_bytes), int(total_bytes)
 
@@ -209,7 +217,7 @@ class Lender:
         }
 
     def take_back(self, memory: ProcessMemory) -> None:
-        """Keeps the memory of a process that has been killed, for another: making it anew takes 0.15 s (H200)."""
+        """Keeps a killed process's memory for another process: a new allocation takes 0.15 s (H200)."""
         with self._guard:
             small = memory.size.total_bytes <= _MOST_SPARE_BYTES
             if small and memory.ended >= 0 and len(self._spare) < _SPARE_MEMORIES:
@@ -218,9 +226,10 @@ class Lender:
         memory.free()
 
     def _used_before(self, size: MemorySize) -> ProcessMemory | None:
-        """Memory of a process that is gone, with nothing left in it.
+        """Zeroed memory of an ended process.
 
-        What is far too large, or too small, is freed: whoever comes next will be like this one.
+        Memory that is far too large or too small is freed, because the next process will probably be like this
+        one.
         """
         with self._guard:
             found = next(

@@ -1,9 +1,10 @@
-"""Garbage in the memory where the outputs of a large shape are likely to lie, so that what is not written cannot look right.
+"""Poisons memory that a large shape's outputs will probably use, so that elements left unwritten cannot look
+right.
 
-Before the first call in a process's memory all of it becomes NaN. Later calls find tables and workspaces there that a module has made and
-keeps, so only the memory of the outputs before is spoiled, which is free again. It would else hold what was written
-there: the zeros beside a triangle or behind a row need not be written twice, and a look at some words tells whether they are
-there. So there is much garbage in some parts and hardly any in others: to know that a part is zero takes reading it.
+Before the first call in a process's memory, all of it becomes NaN. In later calls a module may keep tables and
+workspaces there, so only the freed memory of the previous outputs is poisoned. Otherwise it would hold old values:
+a module could skip rewriting the zeros beside a triangle or behind a row, after checking a few words for them. So
+some parts get much garbage and others hardly any: only reading a whole part shows that it is zero.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ import torch
 
 from evaluator.referee.memory.lending import ProcessMemory
 
-#: Of so many words of 8 bytes, one part in so many is garbage; which of these, is drawn.
+#: Of this many 8-byte words, one part is garbage, in one of these densities, drawn at random.
 _PART_WORDS, _ONE_IN = 1 << 13, (1, 2, 16, 128, 1024)
 _PIECE_WORDS = 1 << 22
 _DRAWS = 1 << 15
 
 
 def poison(memory: ProcessMemory, *, at_first: bool) -> None:
-    """Spoils what a process's next outputs may get; while it is stopped, and has forgotten its last ones or will before its call.
+    """Poisons memory that a process's next outputs may use.
+
+    The process is stopped, and has released its last outputs or will before its call.
 
     Args:
         memory: of the process.
-        at_first: before its first call all of it, since nothing has been made there.
+        at_first: before its first call; poisons all of it, since nothing has been stored there.
     """
     if memory.returned is None and at_first:
         memory.outputs.bytes.fill_(0xFF)

@@ -1,1 +1,1 @@
-"""The confined processes of a referee, and the files that they make."""
+"""The sandboxed processes of a referee, and the files that they produce."""

@@ -1,8 +1,8 @@
-"""What the baselines of a task took at a shape, kept for the next referee on this device.
+"""Stores how long a task's baselines took at a shape, for the next referee on this device.
 
-Only the referee reads and writes it. Times are never taken on trust: they say which baselines are worth loading, and
-count only after a few fresh rounds of the fastest two agree with them (:meth:`TaskSession.rank_baselines`). A file is sealed:
-fresh rounds look at two baselines, and one that a damaged file called slow would be missed.
+Only the referee reads and writes it. Stored times are never trusted alone: they say which baselines to load, and
+count only after a few fresh rounds of the fastest two confirm them (:meth:`TaskSession.rank_baselines`). Files are
+sealed: fresh rounds cover two baselines, and a damaged file could hide a third by calling it slow.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import Any
 
 from evaluator.keeping import keep_sealed, read_sealed
 
-#: A ranking that nobody has repeated for so long is made anew.
+#: A ranking that was not repeated for this long is made anew.
 _MAX_AGE_S = 7 * 24 * 3600.0
-#: In place of a shape's dimensions; and for so long a referee trusts another one that the machine is fit for timing.
+#: The key used instead of a shape's dimensions, and how long one referee relies on another's check that the
+#: machine is fit for timing.
 _AGREEMENT, _AGREEMENT_AGE_S = "agreement", 900.0
 
 
 class BaselineStore:
-    """Rankings in ``folder``, one file for a task, a shape and a place where it was measured.
+    """Rankings in ``folder``, one file per task, shape and machine.
 
     Args:
         folder: private to the referee.
@@ -43,7 +44,9 @@ class BaselineStore:
     def get(
         self, environment: dict[str, Any], task_sha256: str, dims: Any, names: Sequence[str]
     ) -> dict[str, tuple[float, str]] | None:
-        """Microseconds per call and reason of failure of each of the baselines ``names``; None if not all are known."""
+        """Microseconds per call, or reason of failure, of each of the baselines ``names``; None if not all are
+        known.
+        """
         path = self._path(environment, task_sha256, dims, names)
         try:
             if time.time() - path.stat().st_mtime > _MAX_AGE_S:
@@ -59,13 +62,13 @@ class BaselineStore:
     def put(
         self, environment: dict[str, Any], task_sha256: str, dims: Any, times: dict[str, tuple[float, str]]
     ) -> None:
-        """Keeps a ranking in place of an earlier one."""
+        """Stores a ranking, replacing an earlier one."""
         path = self._path(environment, task_sha256, dims, list(times))
         rows = [{"name": name, "median_us": us, "failure": why} for name, (us, why) in times.items()]
         keep_sealed(path, rows)
 
     def agreement(self, environment: dict[str, Any], task_sha256: str) -> dict[str, Any] | None:
-        """What another referee here has found a moment ago of the reference against itself; None if nobody has."""
+        """Another referee's recent A/A result on this machine; None if there is none."""
         path = self._path(environment, task_sha256, _AGREEMENT)
         try:
             age_s = time.time() - path.stat().st_mtime
@@ -75,5 +78,5 @@ class BaselineStore:
         return found if 0 <= age_s <= _AGREEMENT_AGE_S and isinstance(found, dict) else None
 
     def keep_agreement(self, environment: dict[str, Any], task_sha256: str, found: dict[str, Any]) -> None:
-        """Keeps what :func:`evaluator.referee.measuring.calibration.gate` found."""
+        """Stores the result of :func:`evaluator.referee.measuring.calibration.gate`."""
         keep_sealed(self._path(environment, task_sha256, _AGREEMENT), found)

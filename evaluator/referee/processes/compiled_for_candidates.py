@@ -1,12 +1,13 @@
-"""What compilers made in a candidate's own process, kept for the next process of the same candidate.
+"""Stores what compilers made in a candidate's own process, for the next process of the same candidate.
 
-Triton compiles in the process that launches a kernel, 0.3 to 1.4 s for each specialization (H200), and nobody but the
-candidate's process can do it: which specializations there are, only its calls say. So the files are written by untrusted
-code and may hold anything. They may, because nobody but that candidate ever gets them: they lie under a hash of its
-text, the task's and the versions, and reach only a process that runs this very text, which could write the same files
-itself. The referee treats them as bytes: it opens nothing by a name that comes from them, makes no file of them and never parses
-them; packing and unpacking is done in the sandbox (:mod:`evaluator.roles.compiled_files`). What a candidate gains is
-a memory from one evaluation to the next, of at most 64 MiB. Contents and weights are drawn anew, so there is no answer in it.
+Triton compiles in the process that launches a kernel, 0.3 to 1.4 s for each specialization (H200). Only the
+candidate's process can do it, because only its calls determine the specializations. So untrusted code writes the
+files, and they may hold anything. That is safe, because only that candidate gets them: they are stored under a
+hash of its source, the task's and the versions, and reach only a process that runs this very source, which could
+write the same files itself. The referee treats them as opaque bytes: it opens nothing by a name from them, unpacks
+nothing and never parses them. Packing and unpacking happen in the sandbox (:mod:`evaluator.roles.compiled_files`).
+The candidate gains a memory of at most 64 MiB from one evaluation to the next. Contents and weights are drawn
+anew, so no answer can be in it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _log = logging.getLogger(__name__)
 MAX_BYTES = 64 << 20
 _MAX_STORE_BYTES = 2 << 30
 _SECONDS = 20.0
-#: In front of each file. Unpacked in the sandbox, a damaged one would end the evaluation of an honest candidate.
+#: Header of each file. A damaged file, unpacked in the sandbox, would end the evaluation of an honest candidate.
 _SEAL_BYTES = 32
 _BASICS_SECONDS = 60.0
 #: Triton compiles a small library of its own with the C compiler, in every process whose cache is empty.
@@ -43,16 +44,16 @@ CudaUtils()
 with open("out/files", "wb") as file:
     compiled_files.pack(os.environ["KERNELWRIGHT_WORK"], file.fileno(), 1 << 24, frozenset())
 """
-#: What decides whether compiled files are of any use.
+#: The parts of the environment on which compiled files depend.
 _VERSIONS = ("device_name", "driver", "torch", "triton", "python", "platform")
 
 
 class KeptFiles:
-    """One file a candidate, in ``folder``; only the referee reads and writes it, and no sandbox sees it.
+    """One file per candidate, in ``folder``. Only the referee reads and writes it, and no sandbox sees it.
 
     Args:
         folder: private to the referee, or to referees of one user.
-        most_bytes: of all files together; those used longest ago go first.
+        most_bytes: of all files together; the least recently used are removed first.
     """
 
     def __init__(self, folder: Path, most_bytes: int = _MAX_STORE_BYTES) -> None:
@@ -62,12 +63,12 @@ class KeptFiles:
 
     @staticmethod
     def key(candidate_sha256: str, task_sha256: str, environment: dict[str, Any]) -> str:
-        """What a candidate's files lie under."""
+        """The key of a candidate's files."""
         parts = [candidate_sha256, task_sha256, *(str(environment.get(name)) for name in _VERSIONS)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def get(self, key: str) -> bytes:
-        """What is kept; empty if nothing is, or not what was kept under this key: compilers make it again."""
+        """The stored bytes. Empty if there are none or the file is damaged: compilers then run again."""
         path = self.folder / key
         try:
             content = path.read_bytes()
@@ -76,20 +77,20 @@ class KeptFiles:
             return b""
         digest, data = content[:_SEAL_BYTES], content[_SEAL_BYTES:]
         if digest != seal(key, data):
-            _log.warning("what a candidate's compilers made is damaged and is made again: %s", key)
+            _log.warning("a candidate's compiled files are damaged and will be compiled again: %s", key)
             path.unlink(missing_ok=True)
             return b""
         return data
 
     def put(self, key: str, data: bytes) -> None:
-        """Keeps bytes in the place of earlier ones, whole or, on a full disk, not at all."""
+        """Stores bytes, replacing earlier ones; completely or, on a full disk, not at all."""
         part = self.folder / f".{key}.{os.getpid()}"
         try:
             part.write_bytes(seal(key, data) + data)
             part.replace(self.folder / key)
         except OSError as error:
             part.unlink(missing_ok=True)
-            _log.warning("what a candidate's compilers made could not be kept: %s", error)
+            _log.warning("could not store a candidate's compiled files: %s", error)
         self._prune()
 
     def _prune(self) -> None:
@@ -98,7 +99,7 @@ class KeptFiles:
             try:
                 status = path.stat()
             except OSError:
-                continue  # another referee's pruning was quicker
+                continue  # another referee removed it first
             files.append((status.st_mtime_ns, status.st_size, path))
         kept_bytes = 0
         for _, size, path in sorted(files, reverse=True):
@@ -108,9 +109,9 @@ class KeptFiles:
 
 
 def basics(store: KeptFiles, environment: dict[str, Any], tool: Callable[[], RoleProcess]) -> bytes:
-    """What Triton compiles before its first kernel, whoever asks: made once by a program of ours, beside no user code.
+    """What Triton compiles before its first kernel: made once by a trusted program, without user code.
 
-    Empty where that does not work; then every process does it for itself.
+    Empty if that fails; then every process does it for itself.
     """
     key = store.key("basics", "", environment)
     data = store.get(key)
@@ -133,20 +134,20 @@ def take(process: RoleProcess, most_bytes: int = MAX_BYTES) -> bytes:
     """
     descriptor = os.memfd_create("kernelwright-files", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        # The file has its full size from the start (it takes memory as it is written) and can never get another one.
+        # The file has its full size from the start (memory is used as it is written) and cannot grow.
         os.ftruncate(descriptor, most_bytes)
         seals = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
         try:
             answer = process.request_json(protocol.KEEP, {"most_bytes": most_bytes}, _SECONDS, (descriptor,))
         except RoleReported:
-            return b""  # nothing that could be packed, which is no fault
+            return b""  # nothing could be packed, which is not a fault
         length = answer.get("bytes")
         if not isinstance(length, int) or isinstance(length, bool) or not 0 <= length <= most_bytes:
             process.kill()
             raise ProtocolViolation(
                 "contract_violation",
-                "its process claims impossible files of its compilers",
+                "its process reports compiled files of an impossible size",
                 role=process.name,
             )
         return os.pread(descriptor, length, 0)

@@ -1,9 +1,11 @@
-"""From calls of `load_inline` to libraries: each is compiled once, from its texts alone, and stored by content.
+"""Turns calls of `load_inline` into libraries.
 
-A candidate names what it wants; a process of its own, in which none of its Python runs, compiles that. So the library
-under a key is what the key's texts compile to, whoever asked, and a candidate that lies about its sources is given
-what the lie compiles to. What remains is trust in the compiler itself: text that takes over the compiler's process
-could choose the bytes of its own library, which it chooses anyway by being compiled.
+Each is compiled once, from its sources alone, and stored by content.
+
+A candidate names what it wants. A separate process, in which none of the candidate's Python runs, compiles it. So
+the library under a key is what the key's sources compile to, whichever candidate asked. A candidate that lies
+about its sources gets the compiled lie. What remains is trust in the compiler itself: source that takes over the
+compiler's process could choose the bytes of its own library, which it chooses anyway by being compiled.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from evaluator.timing.exclusive import file_lock
 
 _COMPILE_SECONDS = 240.0
 _PRECOMPILE_SECONDS = 120.0
-#: One translation unit with all of torch's headers takes 1.5 GB; a bomb takes what it gets.
+#: One translation unit with all of torch's headers takes 1.5 GB. A compile bomb fails at this limit.
 _COMPILER_MEMORY_BYTES = 6 << 30
 _PROGRAM = """
 import json
@@ -48,7 +50,7 @@ from evaluator.building import compiler
 given = json.load(open("given.json"))
 compiler.precompile(given["flags"], given["folder"])
 """
-#: A set of flags is worth 335 MB and 15 s of precompiling when it comes a second time; so many sets are kept.
+#: A set of flags is worth 335 MB and 15 s of precompiling when it occurs a second time. This many sets are kept.
 _WORTH_PRECOMPILING, _MAX_PRECOMPILED = 2, 3
 _NOT_IN_HEADERS = ("-D", "-W")
 #: Their place in the folder of headers that all roles see read-only.
@@ -64,7 +66,7 @@ class Host(Protocol):
     tier: str
 
     def server(self, role: str) -> ForkServer:
-        """Forks processes of a role."""
+        """The fork server of a role."""
 
 
 class ExtensionBuilder:
@@ -84,11 +86,11 @@ class ExtensionBuilder:
     def build_all(
         self, calls: Sequence[ExtensionCall], name: str, expires_at: float
     ) -> dict[str, bytes | str]:
-        """For each call, by its digest, the library or the compiler's words; several are compiled at once.
+        """For each call, by its digest, the library or the compiler's error message. Several are compiled at once.
 
         Args:
             calls: what to build.
-            name: of the process to blame.
+            name: role name used in failures.
             expires_at: monotonic time after which no compiler runs.
 
         Raises:
@@ -105,7 +107,7 @@ class ExtensionBuilder:
                 results[call.digest] = library
         if not missing:
             return results
-        # A fork server dies with the thread that started it, so make sure here that it runs.
+        # A fork server dies with the thread that started it, so start it here, in this thread.
         self._fleet.server("compile")
         for call in missing:
             self._consider_precompiling(call, expires_at)
@@ -133,15 +135,18 @@ class ExtensionBuilder:
     # -- precompiled headers -----------------------------------------------------------------------------------
 
     def _consider_precompiling(self, call: ExtensionCall, expires_at: float) -> None:
-        """Precompiles torch's header for the call's flags if this pays; the caller holds the device's lock shared."""
+        """Precompiles torch's header for the call's flags if this pays off.
+
+        The caller holds the device's lock shared.
+        """
         if call.cuda_sources or not compiler.includes_torch(call):
-            # nvcc takes longer than the C++ compiler beside it and has no use for precompiled headers.
+            # nvcc takes longer than the C++ compiler beside it, and cannot use precompiled headers.
             return
         flags = _header_flags(call)
         folder = self._precompiled_folder(flags)
         with self._lock:
             self._seen[folder.name] += 1
-            # Once: what did not succeed then (no room, no such flag) will not the next time.
+            # Try once: what failed then (no disk space, unknown flag) will fail again.
             worth_it = self._seen[folder.name] == _WORTH_PRECOMPILING
         if (
             not worth_it
@@ -155,11 +160,13 @@ class ExtensionBuilder:
                 self._make_room(folder)
                 self._precompile(flags, folder)
         except BlockingIOError:
-            # Somebody is at it; to wait takes as long as to do without.
+            # Another process is building it. Waiting takes as long as compiling without it.
             return
 
     def _make_room(self, folder: Path) -> None:
-        """Removes what a killed build left behind, and the oldest of too many headers (who reads one now, keeps it)."""
+        """Removes remains of a killed build, and the oldest headers if there are too many (a process that reads
+        one keeps it).
+        """
         shutil.rmtree(folder, ignore_errors=True)
         make_accessible(folder.parent)
         others = sorted(folder.parent.iterdir(), key=lambda other: other.stat().st_mtime)
@@ -194,12 +201,15 @@ class ExtensionBuilder:
 
 
 def _header_flags(call: ExtensionCall) -> list[str]:
-    """The flags that a precompiled header must share. Macros are left to the compiler's own check, and to no header."""
+    """The flags that a precompiled header must share.
+
+    The compiler itself checks macros, so they are not included.
+    """
     return [flag for flag in call.extra_cflags if not flag.startswith(_NOT_IN_HEADERS)]
 
 
 def _take(result: ToolResult, name: str, deadline_s: float) -> bytes | str:
-    """What a compiler's process left behind: a library, or words for the candidate's author."""
+    """The result of a compiler's process: a library, or an error message for the candidate's author."""
     if result.status == "timeout":
         raise RoleTimeout("timeout", f"the compiler did not finish in {deadline_s:.0f} s", role=name)
     if result.status == "out_of_memory":

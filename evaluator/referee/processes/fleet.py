@@ -1,4 +1,4 @@
-"""What the referee owns on this machine: fork servers, folders, the device's limits, and the sandbox tier in force."""
+"""The referee's processes and resources: fork servers, folders, device limits, and the sandbox tier in use."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ _log = logging.getLogger(__name__)
 
 
 class Fleet:
-    """Fork servers for the three roles under the best sandbox tier that this machine offers.
+    """Fork servers for the three roles under the strongest sandbox tier of this machine.
 
     Args:
         device: where modules run.
         work_dir: folder for stores and caches; private to this user.
         minimum_tier: ``namespaces`` or ``landlock``; a lower one is refused.
-        exactly: try the minimum tier alone, and not first whatever is stronger.
-        stores: folder of what referees side by side may share (built extensions, baselines' times, what candidates'
-            compilers made); the work folder by default.
-        referees: how many share the device, this one among them.
+        exactly: try only the minimum tier, not stronger ones first.
+        stores: folder that referees side by side may share (built extensions, baselines' times, candidates'
+            compiled files); the work folder by default.
+        referees: how many share the device, including this one.
 
     Raises:
         SandboxUnavailable: no tier at or above the minimum passed its self-test.
@@ -78,16 +78,17 @@ class Fleet:
             raise SandboxUnavailable(f"unknown sandbox tier {minimum_tier!r}; known: {', '.join(TIERS)}")
         self.device = device
         self.gpu = device.kind == "cuda"
-        # On a GPU whoever is timed has one core, and every thread more has to be stopped and resumed with each block:
-        # 0.7 ms for the sixteen of a pool that nobody used (H200).
+        # On a GPU the timed process has one core. Every further thread would be stopped and resumed with each
+        # block: 0.7 ms for the sixteen threads of an unused pool (H200).
         self.threads = 1 if self.gpu else thread_count()
         self.compile_workers = max(1, min(8, thread_count()))
-        #: Where measurements of a GPU run; on a CPU they need all cores.
+        #: Where measurements of a GPU run. On a CPU they need all cores.
         self.core = cores.core_for(device.index) if self.gpu else None
         #: Where everything else runs; None leaves it to the operating system.
         self.role_cores = cores.beside(device.index, device.count) if self.gpu else None
         self.input_cap_bytes = device.input_cap_bytes
-        #: The same for shapes that a user names or that stand in the file: what one call takes is looked at when it is opened.
+        #: The same for shapes named by a user or the file: the cost of a call is measured when the shape is
+        #: opened.
         self.given_cap_bytes = (device.memory_bytes or device.memory_limit_bytes) // 2
         self.caps = device.caps
         self.limits = Limits(memory_bytes=None if self.gpu else device.memory_limit_bytes)
@@ -97,12 +98,13 @@ class Fleet:
         self.built_folder = work_dir / "built"
         self.built_folder.mkdir(exist_ok=True)
         self._sweep()
-        # One for all work folders of this user: our own code alone writes it, and it takes 150 MB and seconds to make.
+        # One for all work folders of this user: only trusted code writes it, and it takes 150 MB and seconds to
+        # make.
         self.headers = headers_folder()
         self.chain_library = chain.build(work_dir / "trusted")
         self.chain = chain.load(self.chain_library)
         self.room = Room(device, referees)
-        #: Whether compilers of candidates run once without the device: worth it where others use that meanwhile.
+        #: Whether candidates' compilers run once without the device. Worth it if others use the device meanwhile.
         self.rehearses = self.gpu and referees > 1
         self.keeper: Keeper | None = None
         self._spare: RoleProcess | None = None
@@ -115,7 +117,7 @@ class Fleet:
         name = device.facts()["gpu_uuid"] or "cpu"
         self.device_lock = DeviceLock(name)
         self.memory_parts = MemoryParts(name)
-        #: Whether other referees have work folders of their own and look here for what has been compiled.
+        #: Whether other referees have work folders of their own and look here for compiled files.
         self.shares_stores = stores is not None and stores != work_dir
         stores = stores or work_dir
         self.extensions = ExtensionBuilder(self, stores / "artefacts")
@@ -124,17 +126,18 @@ class Fleet:
         strongest = TIERS.index(minimum_tier) if exactly else 0
         self.tier = self._choose_tier(TIERS[strongest : TIERS.index(minimum_tier) + 1])
         if self.gpu:
-            # Only now: what a fork server starts with must not hold a context of ours.
+            # Only now: a fork server must not inherit a CUDA context.
             from evaluator.referee.memory.device_work import Keeper
 
             pool_library = chain.build(work_dir / "trusted", chain.SOURCE.with_name("pool.c"))
             self.keeper = Keeper(pool_library)
-        #: What strata of shapes go by: multiprocessors or cores, and the cache that all or each of them have.
+        #: Hardware figures for strata of shapes: multiprocessors or cores, and the cache that all or each of them
+        #: have.
         self.processors = self.keeper.processors if self.keeper else thread_count()
         self.cache_bytes = self.keeper.cache_bytes if self.keeper else core_cache_bytes()
 
     def _sweep(self) -> None:
-        """Removes private folders that processes of an earlier run left behind, if nobody else works here now."""
+        """Removes private folders that an earlier run left behind, if no other referee works here now."""
         self._presence = os.open(self.store.with_name("in-use"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._presence, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -153,7 +156,7 @@ class Fleet:
             try:
                 names = {"run", "compile"} if self.gpu else {"run"}
                 self._servers = {name: self._server(name, tier) for name in names}
-                # They take seconds to import torch. What else needs it here is imported beside them.
+                # Fork servers take seconds to import torch. This process imports its own modules meanwhile.
                 importlib.import_module("evaluator.referee.judging.evaluation")
                 self.attacks = self._attack_ourselves()
             except (SandboxUnavailable, RoleFailure) as failure:
@@ -168,7 +171,7 @@ class Fleet:
             self._end_servers()
         self.close()
         raise SandboxUnavailable(
-            "nothing on this machine isolates untrusted code well enough, so nothing is run ("
+            "nothing on this machine can isolate untrusted code well enough, so nothing is run ("
             + "; ".join(reasons)
             + "). It needs Linux with user namespaces, or with Landlock and seccomp as a non-root user.",
             self.attacks,
@@ -188,8 +191,8 @@ class Fleet:
         )
 
     def _attack_ourselves(self) -> list[dict[str, Any]]:
-        """The self-test: plants a secret file, a port and a socket outside and lets a child try to reach them."""
-        # The same mechanism with a small number: hundreds of forks of a process with torch in it cost seconds.
+        """The self-test: creates a secret file, a port and a socket outside, and lets a child try to reach them."""
+        # The same mechanism with a small number: hundreds of forks of a process with torch in it take seconds.
         limits = replace(self.limits, processes=16)
         with (
             tempfile.TemporaryDirectory(prefix="kernelwright-selftest-") as folder,
@@ -216,7 +219,7 @@ class Fleet:
                     "referee_pid": os.getpid(),
                     "marker": "PATH=",
                     "process_limit": limits.processes,
-                    # Without a limit on data (GPU) the operating system may promise any amount of memory.
+                    # Without a data limit (GPU) the operating system may promise any amount of memory.
                     "skip": ["allocate_without_end"] if self.limits.memory_bytes is None else [],
                 }
                 process = self._servers["run"].fork(role="tool", limits=limits)
@@ -224,7 +227,7 @@ class Fleet:
                     payload = process.request_json(protocol.PROBE, {"facts": facts}, 60.0)
                 finally:
                     process.close()
-                # What an attack says of itself is not the last word where the damage can be looked at.
+                # An attack's own report is not final if its damage can be observed.
                 worked = [] if victim.poll() is None else ["kill_another_process"]
                 if Path(f"{secret}.planted").exists():
                     worked.append("write_outside")
@@ -233,10 +236,10 @@ class Fleet:
     # -- processes ---------------------------------------------------------------------------------------------
 
     def server(self, role: str) -> ForkServer:
-        """The fork server for a role, started again if it has died.
+        """The fork server for a role, restarted if it has died.
 
         A fork server runs nothing untrusted and holds no secret, so roles differ only in what their children may
-        reach: on a GPU the compile role has no device nodes and needs a server of its own.
+        reach. On a GPU the compile role has no device nodes and needs a server of its own.
         """
         name = "compile" if role == "compile" and self.gpu else "run"
         with self._lock:
@@ -254,16 +257,18 @@ class Fleet:
             try:
                 spare.request(protocol.WAKE, {}, _WAKE_SECONDS)
             except RoleFailure:
-                # Its fork server has died, or somebody has killed it: it has not served anybody.
+                # Its fork server has died or was killed. It was not used yet.
                 spare.close()
             else:
                 return spare
         return self.server("candidate").fork(role="candidate", limits=self.limits)
 
     def make_spare(self) -> None:
-        """GPU only: starts the process of the next candidate. Its context takes 0.15 s, which somebody else's checks hide.
+        """GPU only: starts the next candidate's process early.
 
-        It has run our own code alone, and is stopped until it is taken. The caller holds the device's lock shared.
+        Its context takes 0.15 s, which overlaps with other work.
+
+        It has run only trusted code, and is stopped until it is taken. The caller holds the device's lock shared.
         """
         if self.gpu and self._spare is None:
             process = self.server("candidate").fork(role="candidate", limits=self.limits)
@@ -276,7 +281,7 @@ class Fleet:
                 self._spare = process
 
     def side(self, process: RoleProcess, key: int, inputs: ShapeInputs, memory: MemorySize) -> Side:
-        """A process's side at one shape, on this device; on a GPU the process gets ``memory``, if it does not have as much."""
+        """A process's side at one shape, on this device. On a GPU the process gets ``memory``, if it has less."""
         if self.keeper is None:
             return Side(process, key, inputs, self.chain)
         from evaluator.referee.sides.device_side import DeviceSide
@@ -284,7 +289,7 @@ class Fleet:
         return DeviceSide(process, key, inputs, self.chain, self.keeper, memory, self.room.usual)
 
     def trim(self, *, collect: bool = False) -> None:
-        """On a GPU: memory that the referee keeps for later is given back."""
+        """On a GPU: releases memory that the referee keeps for later."""
         if self.keeper is not None:
             self.keeper.trim(collect=collect)
 
@@ -294,7 +299,7 @@ class Fleet:
             process.pinned = cores.pin(process.pid, self.core)
 
     def unpin(self, process: RoleProcess) -> None:
-        """It may run everywhere again."""
+        """The process may run on every core again."""
         if process.pinned:
             process.pinned = not cores.unpin(process.pid, self.role_cores or os.sched_getaffinity(0))
 
@@ -305,7 +310,7 @@ class Fleet:
         return server.fork(role="tool", limits=limits, may_compile=True)
 
     def triton_basics(self) -> bytes:
-        """What Triton compiles before its first kernel, the same for every candidate, for those who have nothing yet."""
+        """What Triton compiles before its first kernel, the same for every candidate without stored files."""
         with self._headers_lock:
             if self._basics is None:
                 self._basics = basics(
@@ -316,8 +321,8 @@ class Fleet:
     def build_headers(self) -> None:
         """Precompiles Inductor's C++ headers once per torch version, see :mod:`evaluator.roles.shared_headers`.
 
-        The caller holds the device's lock shared; taking it
-        in here could wait for a referee that waits for us.
+        The caller holds the device's lock shared. Taking it here could deadlock with a referee that waits for this
+        one.
         """
         complete = self.headers / "complete"
         with self._headers_lock:
@@ -325,11 +330,11 @@ class Fleet:
                 return
             self._headers_tried = True
             make_accessible(self.headers)
-            # Referees of several work folders share the result, and one alone makes it.
+            # Referees of several work folders share the result, and only one makes it.
             with file_lock(self.headers.with_name(f"{self.headers.name}.lock")):
                 if complete.exists():
                     return
-                # What a build that was killed left behind may be half a header.
+                # A killed build may have left half a header.
                 for remains in self.headers.iterdir():
                     if remains.name == EXTENSION_HEADERS:
                         continue
@@ -354,7 +359,7 @@ class Fleet:
             return True
         if trusting:
             return self._precompile(trusting=False)
-        # Usually no compiler; then Inductor's C++ baselines are unavailable, and every verdict says so.
+        # Usually a missing compiler. Inductor's C++ baselines are then unavailable, and every verdict says so.
         _log.warning(
             "Inductor's C++ headers were not precompiled: %s", f"{result.stderr}{result.stdout[-2000:]}"
         )
@@ -375,16 +380,16 @@ class Fleet:
         ]
 
     def warm_up(self) -> None:
-        """What every first evaluation would otherwise wait for."""
+        """Prepares what the first evaluation would otherwise wait for."""
         with self.device_lock.shared():
             self.build_headers()
 
     def environment(self) -> dict[str, Any]:
-        """What a verdict says about where it was measured."""
+        """The environment part of a verdict: where it was measured."""
         return {**measured_on(self.device), "sandbox_tier": self.tier}
 
     def ceilings_digest(self) -> str | None:
-        """Which measured ceilings of this device a verdict lies beside; None where nobody has measured them."""
+        """Digest of this device's measured ceilings; None if they were not measured."""
         from evaluator.folders import default_work_dir
         from evaluator.profiling import ceilings
 
@@ -415,7 +420,7 @@ def headers_folder() -> Path:
 
 @contextmanager
 def _victim() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of ours that an attack may try to kill."""
+    """A process that an attack may try to kill."""
     program = "import time; time.sleep(120)"
     process = subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdin=subprocess.DEVNULL)
     try:

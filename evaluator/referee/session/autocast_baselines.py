@@ -1,8 +1,8 @@
 """Baselines at the task's own precision tier: the reference under torch's autocast.
 
-Where a task allows products in 16 bits, a candidate may use them, and a baseline in float32 would be no rival. Autocast is what
-a user has for that. It counts only where its results pass as a candidate's would: autocast rounds more than the operands of
-products, and float16 overflows.
+If a task allows 16-bit products, a candidate may use them, and a float32 baseline alone would not be a fair rival.
+Autocast is what a user has for this. It counts only if its results pass the check for candidates: autocast rounds
+more than the operands of products, and float16 overflows.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from evaluator.referee.session.expectation import Case, case_of, own_result
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
 
 _CALL_SECONDS = 60.0
-#: How the reason begins for which a working baseline does not count.
+#: Start of the reason why a working baseline does not count.
 BEYOND = "its results are not within what the task allows: "
 
 
 def drop_wrong(shape: OpenShape, baselines: list[Baseline]) -> None:
-    """Marks those of the loaded baselines as failed whose autocast results the task's tolerance does not allow."""
+    """Marks loaded autocast baselines as failed if their results are outside the task's tolerance."""
     todo = [b for b in baselines if MODES[b.mode].autocast and not b.failure]
     if not todo:
         return
     if shape.large:
         for baseline in todo:
-            baseline.failure = f"{BEYOND}results of this size are not compared for it"
+            baseline.failure = f"{BEYOND}results this large are not compared"
         return
     side = shape.side
     side.fill(1)

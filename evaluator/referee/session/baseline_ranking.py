@@ -1,4 +1,4 @@
-"""Which way to run the reference is the fastest at a shape: all are timed in turn, and remembered times are tried again."""
+"""Ranks the ways to run the reference at a shape. All are timed in turn; remembered times are confirmed first."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from evaluator.referee.sides.open_shape import Baseline, OpenShape
 from evaluator.referee.sides.side import Side
 from evaluator.roles.frames import TensorMeta
 
-#: Calls of the shortest block. Of calls that take very long, a block of two tells as much.
+#: Calls in the shortest block. For very long calls, a block of two is as informative.
 _MIN_CALLS, _MIN_LONG_CALLS, _LONG_CALL_US = 4, 2, 20_000
-#: Calls of a block that tells how long one takes.
+#: Calls in a block that estimates the time of one call.
 _MANY_CALLS = 16
-#: A baseline this much slower (log) than the leader after three rounds has no part in the next ones.
+#: A baseline slower than the leader by this (log) after three rounds skips the next ones.
 _CLEARLY_SLOWER = 0.35
 _HOPELESS = 2.0
-#: Calls take at least this part of a long block.
+#: In a long block, the calls take at least this share of the time.
 _LEAST_PART = 0.05
-#: Rounds that confirm remembered times, and how far off (relative) they may be.
+#: Rounds that confirm remembered times, and the allowed relative deviation.
 _PROBES, _REMEMBERED_WITHIN = 5, 0.03
 
 
 class Timing(Protocol):
-    """What times blocks of baselines."""
+    """Times blocks of baselines."""
 
     @property
     def fleet(self) -> Fleet:
         """The processes and their device."""
 
     def run(self, side: Side, baseline: Baseline, calls: int, *, chained: bool) -> Block:
-        """One block with fresh contents."""
+        """Runs one block with fresh contents."""
 
     def null_ns(self, side: Side, calls: int, metas: tuple[TensorMeta, ...]) -> int:
-        """What the harness itself takes of a block."""
+        """The harness's own share of a block, in ns."""
 
 
 def still_holds(session: Timing, shape: OpenShape) -> bool:
-    """Whether a few rounds now find the leader's time, and its lead over the next, as they are remembered."""
+    """Whether a few new rounds confirm the leader's remembered time and its lead over the second."""
     rivals, side = shape.contenders[:2], shape.side
     leader = rivals[0]
     session.fleet.pin(side.process)
@@ -64,11 +64,13 @@ def still_holds(session: Timing, shape: OpenShape) -> bool:
 
 
 def rank(session: Timing, shape: OpenShape) -> None:
-    """Times every baseline in turn, round by round, so that drift hits all alike; the fastest get more rounds.
+    """Times every baseline in turn, round by round, so that drift affects all equally.
 
-    Choosing a baseline that is not the fastest would flatter every candidate, so this must not be left to noise:
-    all get blocks of the same length, near rivals are told apart again, and times are only compared within a
-    round, which is shorter than the seconds for which a neighbor slows this machine.
+    The fastest get more rounds.
+
+    A baseline that is not the fastest would flatter every candidate, so noise must not decide. All get blocks of
+    the same length, close rivals are timed again, and times are compared only within a round. A round is shorter
+    than the seconds for which a neighbor slows this machine.
     """
     rivals = shape.working
     everybody, side = list(rivals), shape.side
@@ -103,9 +105,10 @@ def rank(session: Timing, shape: OpenShape) -> None:
 
 
 def without_hopeless(rounds: list[dict[str, int]], rivals: list[Baseline]) -> list[Baseline]:
-    """Without those whose shortest block so far took more than `_HOPELESS` times as long as another's longest.
+    """Drops baselines whose shortest block took more than `_HOPELESS` times as long as another's longest.
 
-    Two threads of a tiny module can take 50 times as long as one, and all get blocks of as many calls as the fastest.
+    Two threads of a tiny module can take 50 times as long as one, and every baseline gets blocks of as many calls
+    as the fastest.
     """
     taken = {b.name: [turn[b.name] for turn in rounds] for b in rivals}
     most_ns = _HOPELESS * min(max(blocks) for blocks in taken.values())
@@ -113,7 +116,7 @@ def without_hopeless(rounds: list[dict[str, int]], rivals: list[Baseline]) -> li
 
 
 def _guess_us(session: Timing, shape: OpenShape, baseline: Baseline) -> float:
-    """A first idea of the time per call; warms the baseline up, too."""
+    """A first estimate of the time per call in us. It also warms the baseline up."""
     side = shape.side
     session.run(side, baseline, 1, chained=True)
     short = session.run(side, baseline, 1, chained=True).elapsed_ns
@@ -123,20 +126,23 @@ def _guess_us(session: Timing, shape: OpenShape, baseline: Baseline) -> float:
 
 
 def fewest_calls(each_us: float) -> int:
-    """Calls of the shortest block, of calls that take so many microseconds."""
+    """Calls in the shortest block, for calls that take ``each_us``."""
     return _MIN_CALLS if each_us < _LONG_CALL_US else _MIN_LONG_CALLS
 
 
 def calls_to_guess_by(short_ns: int, most: int) -> int:
-    """Calls of the second block for :func:`guess_us`, of at most so many; the first one, of a single call, took ``short_ns``."""
+    """Calls in the second block for :func:`guess_us`, at most ``most``.
+
+    The first block, of one call, took ``short_ns``.
+    """
     return min(_MANY_CALLS if short_ns < _LONG_CALL_US * 1e3 else _MIN_LONG_CALLS, most)
 
 
 def guess_us(short_ns: int, long_ns: int, calls: int) -> float:
-    """Microseconds per call from blocks of one and of so many calls; at least 1.
+    """Microseconds per call from a block of one call and a block of ``calls``; at least 1.
 
-    Where outputs are so large that a block has one call, its start and end are part of the guess. A short block that took as long as the
-    long one had something to load; then the guess is a part of the latter.
+    If outputs are so large that a block has one call, the estimate includes its start and end. If the short block
+    took as long as the long one, it loaded something, and the estimate uses the long one alone.
     """
     if calls == 1:
         return max(long_ns / 1e3, 1.0)
@@ -145,7 +151,7 @@ def guess_us(short_ns: int, long_ns: int, calls: int) -> float:
 
 
 def _relative(rounds: list[dict[str, int]], name: str, rivals: list[str]) -> float:
-    """Median over rounds of how much slower (log) a variant was than the rivals' geometric mean in the same round."""
+    """Median over rounds of a variant's slowdown (log) against the rivals' geometric mean in the same round."""
     return statistics.median(
         math.log(turn[name]) - statistics.fmean(math.log(turn[rival]) for rival in rivals)
         for turn in rounds

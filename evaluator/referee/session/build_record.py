@@ -1,4 +1,4 @@
-"""What an earlier evaluation learnt of a candidate's extensions, so that the next need not start it to ask again."""
+"""Stores which extensions a candidate needs, so that its next evaluation need not start it just to ask."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from evaluator.referee.sides.open_shape import OpenShape, freeze_dims
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """The calls of `load_inline`, and at which shapes it was called for them.
+    """The calls of `load_inline`, and the shapes at which they were collected.
 
     Attributes:
-        calls: what it asked for.
-        shapes: digests; None for one that asks when it is imported and never later.
+        calls: the requested extensions.
+        shapes: digests; None if the candidate requests extensions only at import.
     """
 
     calls: list[ExtensionCall]
     shapes: list[str] | None
 
     def covers(self, shapes: list[str]) -> bool:
-        """Whether the candidate has been asked at all of these shapes."""
+        """Whether the candidate's requests at all of these shapes are known."""
         return self.shapes is None or set(shapes) <= set(self.shapes)
 
 
 def digest(shape: OpenShape) -> str:
-    """A name for a shape."""
+    """A digest of a shape."""
     return hashlib.sha256(repr(freeze_dims(shape.dims)).encode()).hexdigest()[:24]
 
 
 def read_record(path: Path) -> BuildRecord | None:
-    """The referee's own file; None where there is none, or one that an earlier version wrote."""
+    """Reads the referee's own file. None if there is none or an earlier version wrote it."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return BuildRecord([parse(call) for call in content["calls"]], content["shapes"])
@@ -43,6 +43,6 @@ def read_record(path: Path) -> BuildRecord | None:
 
 
 def write_record(path: Path, calls: list[ExtensionCall], shapes: list[str] | None) -> None:
-    """Keeps what :func:`read_record` reads."""
+    """Writes what :func:`read_record` reads."""
     canonical = [json.loads(call.canonical) for call in calls]
     path.write_text(json.dumps({"calls": canonical, "shapes": shapes}), encoding="utf-8")

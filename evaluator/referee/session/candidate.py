@@ -1,4 +1,4 @@
-"""The candidate's life: built in the compile role, then one fresh process that never sees an answer."""
+"""Runs a candidate: the compile role builds it, then one fresh process runs it and never sees an expected answer."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ from evaluator.sources import CandidateSource
 
 _log = logging.getLogger(__name__)
 _LOAD_SECONDS = 60.0
-#: Of a process that only compiles ahead; what it has not done by then is done by the one that is judged.
+#: Limit for a process that only compiles ahead. The judged process compiles what is missing.
 _REHEARSAL_SECONDS = 30.0
 _MOST_REHEARSED_BYTES = 64 << 20
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
-#: Words in a source that mean a compiler will run; the first needs importing only, the others a call per shape.
+#: Words in a source that imply a compiler: the first group acts at import, the others need a call at each shape.
 _BUILDS = ("load_inline",)
 _COMPILES = ("torch.compile", "torch._inductor", "torch._dynamo")
-#: Words of what compiles in the process that calls it, so that the next one would have to do it again.
+#: Words for compilers that run in the calling process, so that the next process would compile again.
 _COMPILES_IN_PROCESS = ("triton", "_compile_kernel")
-#: How often a candidate is started to see which extensions it asks for next, and how many it may have.
+#: How often a candidate is started to collect its extensions, and how many it may have.
 _MAX_ROUNDS, _MAX_EXTENSIONS = 8, 16
 
 
 class CandidateRun:
-    """One candidate under evaluation against one task session.
+    """One candidate, evaluated against one task session.
 
     Args:
         fleet: starts its processes.
         session: of the task.
         candidate: its source.
         expires_at: monotonic time at which the evaluation ends.
-        name: who is to blame for what its process does.
+        name: the role name used in failures of its process.
         watched: its process watches the candidate's own kernels (see :mod:`evaluator.roles.watch`); never timed.
-        files_of: folder of the store of whose files its process gets a copy, and may run torch.compile on them.
+        files_of: folder of the store whose files are copied to its process, which may then run torch.compile.
     """
 
     def __init__(
@@ -78,38 +78,41 @@ class CandidateRun:
         self.candidate = candidate
         key = hashlib.sha256((candidate.sha256 + session.task.sha256).encode()).hexdigest()
         self.folder = f"candidate-{key[:32]}"
-        #: What has been built for it, by the digest of the call: a library, or the compiler's words.
+        #: What has been built, by digest of the call: a library, or the compiler's error message.
         self._built: dict[str, bytes | str] = {}
-        #: The shapes that will be opened in its process; None for all of the session's.
+        #: Shapes to open in its process; None for all of the session's.
         self.expects: list[OpenShape] | None = None
         self.sides: dict[int, Side] = {}
         self.process: RoleProcess | None = None
         self.compile_s = 0.0
         self.setup_s: float | None = None
-        #: What has been found out about its extensions without a device.
+        #: What is known about its extensions without a device.
         self._ahead: BuildRecord | None = None
-        #: Whether its process was given what compilers made in an earlier one.
+        #: Whether its process was given compiled files of an earlier process.
         self.given_files = False
-        #: See :attr:`evaluator.roles.process.RoleProcess.meanwhile`; for the processes that are started from now on.
+        #: See :attr:`evaluator.roles.process.RoleProcess.meanwhile`; applies to processes started from now on.
         self.meanwhile: Callable[[RoleProcess], float] | None = None
-        #: Its Triton kernels run in triton's interpreter, which says whether they are right and nothing about speed.
+        #: Its Triton kernels run in Triton's interpreter, which shows correctness but nothing about speed.
         self.interpreted = not fleet.gpu and interpreted.imports_triton(candidate.source)
 
     def watched_twin(self, expires_at: float) -> CandidateRun:
-        """The same candidate with what has been built for it, to be watched in a process of its own."""
+        """The same candidate with its built extensions, to be watched in a separate process."""
         twin = CandidateRun(self.fleet, self.session, self.candidate, expires_at, self.name, watched=True)
         twin._built = self._built
         return twin
 
     def again(self) -> CandidateRun:
-        """The same candidate with what has been built for it, for one more new process; this one's has ended."""
+        """The same candidate with its built extensions, for one more new process.
+
+        The current process has ended.
+        """
         assert self.process is None
         run = CandidateRun(self.fleet, self.session, self.candidate, self.expires_at, self.name)
         run._built, run.expects = self._built, self.expects
         return run
 
     def build(self, shapes: list[OpenShape]) -> None:
-        """Lets the compile role build what the source needs, where no clock runs.
+        """Has the compile role build what the source needs, while nothing is timed.
 
         Raises:
             RoleFailure: with ``compile_error`` or whatever else went wrong in it.
@@ -132,9 +135,10 @@ class CandidateRun:
     # -- extensions --------------------------------------------------------------------------------------------
 
     def build_ahead(self) -> None:
-        """On a GPU machine: builds what needs no device, without its lock, so that others time meanwhile.
+        """On a GPU machine: builds what needs no device, without the device's lock, so that others can time
+        meanwhile.
 
-        On a CPU compilers need the cores on which others time.
+        On a CPU, compilers would need the cores that others time on.
         """
         if not self.fleet.gpu or not any(word in self.candidate.source for word in _BUILDS):
             return
@@ -146,7 +150,8 @@ class CandidateRun:
             calls, _, failure = self._rounds("compile", [], [])
             if failure is None and calls:
                 write_record(self._record_path, calls, None)
-            # One that needs a device to be imported, or asks later than that, is started once more beside the device.
+            # A candidate that needs a device at import, or asks for extensions later, is started again with the
+            # device.
             self._ahead = BuildRecord(calls, None if failure is None and calls else [])
         self.compile_s += time.monotonic() - started
 
@@ -157,7 +162,7 @@ class CandidateRun:
     def _build_extensions(self, shapes: list[OpenShape]) -> None:
         """Starts the candidate until it asks for no extension that is not built.
 
-        The list of its calls is kept for its next evaluation, in which it need not be started for this.
+        The list of its calls is stored, so that its next evaluation can skip this.
         """
         digests = [digest(shape) for shape in shapes]
         known = self._ahead or read_record(self._record_path)
@@ -175,10 +180,10 @@ class CandidateRun:
     def _rounds(
         self, server: str, shapes: list[OpenShape], calls: list[ExtensionCall]
     ) -> tuple[list[ExtensionCall], bool, RoleFailure | None]:
-        """Starts the candidate and builds what it asks for, again and again.
+        """Starts the candidate and builds what it asks for, repeatedly.
 
         Returns:
-            All its calls, whether it calls `load_inline` later than at its import, and how the last start failed.
+            All its calls, whether it calls `load_inline` later than at import, and how the last start failed.
         """
         for _ in range(_MAX_ROUNDS):
             asked, late, failure = self._record(server, shapes)
@@ -194,7 +199,7 @@ class CandidateRun:
             self._add(asked)
         raise RoleFailure(
             "contract_violation",
-            f"it still asks for new extensions after {_MAX_ROUNDS} rounds of building: give load_inline the same texts each time",
+            f"it still asks for new extensions after {_MAX_ROUNDS} rounds of building: give load_inline the same sources each time",
             role=self.name,
         )
 
@@ -227,7 +232,7 @@ class CandidateRun:
         return asked, late, failure
 
     def _asked(self, process: RoleProcess) -> tuple[list[ExtensionCall], bool]:
-        """What a process claims to have asked for, without what it has been given (untrusted, so validated)."""
+        """The extensions that a process asked for and was not given. Untrusted, so validated."""
         answer = process.request_json(protocol.ASKED, {}, _CALL_SECONDS)
         claims = answer.get("calls")
         if not isinstance(claims, list) or len(claims) > _MAX_EXTENSIONS:
@@ -244,7 +249,7 @@ class CandidateRun:
 
     def _compile_shapes(self, shapes: list[OpenShape]) -> None:
         """Fills the candidate's own Inductor cache, shape by shape, in parallel."""
-        # Outside the store: what a compile role could write, nobody believes.
+        # Outside the store: files that a compile role could write are not trusted.
         marker = self.fleet.built_folder / self.folder
         built = set(marker.read_text().split()) if marker.exists() else set()
         wanted = [shape for shape in shapes if digest(shape) not in built]
@@ -255,7 +260,7 @@ class CandidateRun:
         rest = wanted[1:]
         workers = min(self.fleet.compile_workers, len(rest))
         if workers:
-            # A fork server dies with the thread that started it, so make sure here that it runs.
+            # A fork server dies with the thread that started it, so start it here, in this thread.
             self.fleet.server("compile")
             with ThreadPoolExecutor(workers) as pool:
                 for _ in pool.map(self._build_part, [rest[index::workers] for index in range(workers)]):
@@ -292,9 +297,9 @@ class CandidateRun:
 
         Args:
             server: ``compile`` or ``candidate``.
-            records: it only says which extensions it wants.
+            records: it only reports which extensions it wants.
         """
-        # Only what Inductor compiles leaves files that are worth keeping.
+        # Only Inductor leaves files worth keeping.
         own_files = any(word in self.candidate.source for word in _COMPILES)
         folder = self._files_of or (self.folder if own_files else "")
         if server == "candidate" and not (folder or records or self.interpreted):
@@ -316,7 +321,9 @@ class CandidateRun:
     def _load(
         self, process: RoleProcess, *, compiling: bool = False, files: bytes = b"", rehearses: str = ""
     ) -> None:
-        """Imports the candidate's file in a process; hands over the task's, what was built, and compilers' ``files``."""
+        """Imports the candidate's file in a process, with the task's file, built extensions and compiled
+        ``files``.
+        """
         libraries = {digest: item for digest, item in self._built.items() if isinstance(item, bytes)}
         failures = {digest: item for digest, item in self._built.items() if isinstance(item, str)}
         texts = [
@@ -338,14 +345,14 @@ class CandidateRun:
                 os.close(text)
 
     def rehearse(self, shapes: Sequence[OpenShape], architecture: str) -> None:
-        """Has a process without a device compile its Triton kernels for these shapes, and keeps what comes of it.
+        """Has a process without a device compile its Triton kernels for these shapes, and stores the result.
 
-        Nobody waits for the device meanwhile, and whoever times may go on. What does not work in it shows on the device, which
-        is of the ``architecture``.
+        This holds no device lock, so others can time meanwhile. Failures here show again on the device, which is
+        of the ``architecture``.
         """
         source = self.candidate.source
         needs = [(shape, shape.inputs.needs) for shape in shapes]
-        # Beside its kernels, a module computes on the host there.
+        # Outside its kernels, the module computes on the host there.
         shapes = [at for at, need in needs if need.slot_bytes + need.peak_bytes <= _MOST_REHEARSED_BYTES]
         if not shapes or not interpreted.imports_triton(source) or any(word in source for word in _COMPILES):
             return
@@ -355,19 +362,19 @@ class CandidateRun:
         process = self._fork("compile")
         process.expires_at = min(self.expires_at, started + _REHEARSAL_SECONDS)
         try:
-            with suppress(RoleReported):  # what came before is of use all the same
+            with suppress(RoleReported):  # what compiled before the failure is still useful
                 self._load(process, files=self.fleet.triton_basics(), rehearses=architecture)
                 for shape in shapes:
                     self.call_on_host(process, shape)
             self._keep_files_of(process)
         except RoleFailure as failure:
-            _log.info("a rehearsal came to nothing: %s", failure)
+            _log.info("a rehearsal failed: %s", failure)
         finally:
             process.close()
             self.compile_s += time.monotonic() - started
 
     def call_on_host(self, process: RoleProcess, shape: OpenShape) -> None:
-        """Constructs the module in a process without a device and calls it once, with inputs in the host's memory."""
+        """Constructs the module in a process without a device and calls it once, with inputs in host memory."""
         process.request(protocol.BUILD, self._build_request(shape), _CALL_SECONDS)
         side = Side(process, shape.key, shape.inputs.on_host(), self.fleet.chain)
         try:
@@ -387,7 +394,7 @@ class CandidateRun:
             files = files or (self.fleet.triton_basics() if self.fleet.gpu else b"")
         self.process = self._fork("candidate")
         if not self.watched:
-            # A control's, too: both sides of a pair have the same done to them.
+            # For a control too: both sides of a pair are treated alike.
             self.process.landmarks = Landmarks(self.process)
         started = time.perf_counter()
         self._load(self.process, files=files)
@@ -395,14 +402,14 @@ class CandidateRun:
 
     @property
     def _keeps_files(self) -> bool:
-        return self._compiles_here and not self.watched  # which may compile something else
+        return self._compiles_here and not self.watched  # a watched process may compile something else
 
     @property
     def _compiles_here(self) -> bool:
-        """Whether its source has compilers run in its process."""
+        """Whether its source runs compilers in its process."""
         source = self.candidate.source if self.name == "candidate" else ""
         compiles = any(word in source for word in _COMPILES)
-        # Without a GPU its folder is filled by the compile role and stays (see _compile_shapes).
+        # Without a GPU, the compile role fills its folder, which persists (see _compile_shapes).
         return self.fleet.gpu if compiles else any(word in source for word in _COMPILES_IN_PROCESS)
 
     @property
@@ -411,7 +418,7 @@ class CandidateRun:
         return self.fleet.kept_files.key(self.candidate.sha256, task_sha256, environment)
 
     def keep_files(self) -> None:
-        """Takes over what compilers made in its process, for its next one; before anything is timed in this one."""
+        """Stores what compilers made in its process, for its next process, before anything is timed in this one."""
         if self.process is not None and self._keeps_files:
             self._keep_files_of(self.process)
             self.process.freeze()
@@ -446,7 +453,7 @@ class CandidateRun:
         return {"shape": shape.key, "init": shape.inputs.init, "precision": self.session.precision}
 
     def close(self) -> None:
-        """Ends the candidate's process; it may be started :meth:`again`."""
+        """Ends the candidate's process. It can be started :meth:`again`."""
         if self.process is not None:
             self.process.close()
             self.process = None

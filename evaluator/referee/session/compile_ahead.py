@@ -1,11 +1,14 @@
-"""Baselines of a task compiled ahead, in processes of their own, several at once: what compilers make stays in the task's folder.
+"""Compiles a task's baselines ahead, several at once in separate processes.
 
-A compiler takes 2 to 15 s for a module's default mode and 30 to 40 s to tune (H200), and 1 s to load what another process has left
-behind. So every shape is compiled by a process that does nothing else, over the cores of the host, and the session's process
-loads the results. Some work is wanted now, and some is done in the background: the expensive modes at shapes that a job will choose by.
+Compiled files stay in the task's folder.
 
-An evaluation that times has the device for itself. While work is under way the device's lock is held shared; as soon as another program waits
-for it, all compiling processes are stopped until that is over.
+A compiler takes 2 to 15 s for a module's default mode and 30 to 40 s to tune (H200), but 1 s to load what another
+process has compiled. So dedicated processes compile the shapes, spread over the host's cores, and the session's
+process loads the results. Some work is needed at once. Some runs in the background: the expensive modes at shapes
+that a job will choose by.
+
+A timing evaluation has the device to itself. During compilation, the device's lock is held shared. As soon as
+another program waits for the lock, all compiling processes are stopped until it is done.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from evaluator.timing.exclusive import Hold
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS, _STOP_SECONDS, _CLOSE_SECONDS = 0.05, 5.0, 1.0
-#: Of a process that compiles.
+#: Limit for a compiling process.
 _CONTEXT_BYTES = 1 << 30
 
 
@@ -55,25 +58,25 @@ class Work:
 
     @property
     def keys(self) -> list[tuple[Any, ...]]:
-        """What is done when it is done."""
+        """Keys of what this work completes."""
         return [(freeze_dims(self.dims), name) for name in self.baselines]
 
 
 class Compiles(Protocol):
-    """What opens shapes of a task in processes, and compiles baselines there."""
+    """Opens shapes of a task in processes, and compiles baselines there."""
 
     @property
     def fleet(self) -> Fleet:
         """The processes and their device."""
 
     def start_process(self, server: str, begun: Callable[[RoleProcess], None]) -> RoleProcess:
-        """A process with the task loaded, which ``begun`` gets before that."""
+        """A process with the task loaded. ``begun`` gets the process before the task is loaded."""
 
     def open_lean(self, process: RoleProcess, dims: Dims) -> OpenShape:
         """Opens a shape in a process that only compiles for it."""
 
     def close_lean(self, opened: OpenShape) -> None:
-        """Gives its memory back."""
+        """Releases its memory."""
 
     def every_baseline(self, shape: OpenShape) -> list[Baseline]:
         """Every way to run the reference at a shape."""
@@ -87,7 +90,7 @@ class CompileAhead:
 
     Args:
         session: of the task; opens shapes in processes.
-        budget_bytes: of the device's memory for all of them, now; 0 on a CPU, where memory is not looked at.
+        budget_bytes: device memory available to all of them now; 0 on a CPU, where memory is not limited here.
     """
 
     def __init__(self, session: Compiles, budget_bytes: Callable[[], int]) -> None:
@@ -100,9 +103,9 @@ class CompileAhead:
         self._processes: dict[int, RoleProcess] = {}
         self._threads: set[threading.Thread] = set()
         self._stopped: set[int] = set()
-        #: A caller waits for work.
+        #: A caller is waiting for work.
         self._awaited = False
-        #: A caller that waits keeps the device, even if others want it.
+        #: A waiting caller keeps the device even if others want it.
         self._has_device = threading.Event()
         self._may_go = threading.Event()
         self._may_go.set()
@@ -112,7 +115,7 @@ class CompileAhead:
     # -- asking --------------------------------------------------------------------------------------------------
 
     def begin(self, work: Iterable[Work], *, first: bool = False) -> None:
-        """Compiles in the background: after all that was asked for before, or ``first``, since an evaluation will soon wait for it."""
+        """Compiles in the background: after earlier requests, or ``first`` if an evaluation will soon wait for it."""
         self._add(work, first=first)
 
     def finish(
@@ -125,14 +128,14 @@ class CompileAhead:
     ) -> None:
         """Compiles now, and returns when all of it is done.
 
-        What goes wrong shows again, and is recorded, when the baseline is loaded.
+        A failure shows again, and is recorded, when the baseline is loaded.
 
         Args:
             work: what is wanted.
-            progress: told how many of all are done, from time to time.
-            between: called all the while; others may get the device in it.
-            has_device: the caller holds the device's lock and does not give it away: the supervisor would wait for it in vain, and an
-                evaluation that waits to time waits for the caller.
+            progress: told from time to time how many are done.
+            between: called repeatedly; others may use the device inside it.
+            has_device: the caller holds the device's lock and keeps it. The supervisor must not wait for the lock,
+                because an evaluation that waits to time waits for this caller.
         """
         self._awaited = True
         self._add(work, first=True)
@@ -170,7 +173,7 @@ class CompileAhead:
             between()
 
     def _left(self, keys: list[tuple[Any, ...]]) -> int:
-        """How many of these are waiting or being compiled."""
+        """How many of these are queued or being compiled."""
         open_keys = {key for one in (*self._waiting, *self._running.values()) for key in one.keys}
         return sum(key in open_keys for key in keys)
 
@@ -185,7 +188,7 @@ class CompileAhead:
                     if key not in known and (first or key not in {k for w in self._waiting for k in w.keys})
                 )
                 if not names or (budget_bytes and one.needs_bytes > budget_bytes):
-                    continue  # too large for a process beside all others: the session's compiles it when it is loaded
+                    continue  # too large for a process beside the others: the session's process compiles it when it is loaded
                 if first:
                     later = [w if w.dims != one.dims else w.without(names) for w in self._waiting]
                     self._waiting = deque(w for w in later if w.baselines)
@@ -195,20 +198,20 @@ class CompileAhead:
             idle = self._supervisor is None or not self._supervisor.is_alive()
             if not self._waiting or not idle or self._closing:
                 return
-            # A fork server dies with the thread that started it, so make sure here that it runs.
+            # A fork server dies with the thread that started it, so start it here, in this thread.
             self._session.fleet.server(self._role)
             self._supervisor = threading.Thread(target=self._supervise, daemon=True)
             self._supervisor.start()
 
     @property
     def _role(self) -> str:
-        """On a GPU compilers look at the device, and tune on it."""
+        """On a GPU, compilers query the device and tune on it."""
         return "reference" if self._session.fleet.gpu else "compile"
 
     # -- the threads ---------------------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
-        """Starts processes as long as there is work, and stops them while the device is wanted."""
+        """Starts processes while there is work, and stops them while the device is wanted."""
         try:
             with self._session.fleet.device_lock.shared() as hold:
                 if not self._closing:
@@ -217,20 +220,20 @@ class CompileAhead:
                     if hold.wanted():
                         self._give_way(hold)
         except Exception:  # noqa: BLE001 - the session's process compiles what was not done, and says what is wrong
-            _log.exception("compiling ahead ended")
+            _log.exception("compiling ahead stopped")
             with self._guard:
                 self._waiting.clear()
                 self._supervisor = None
 
     def _start_processes(self) -> bool:
-        """Starts as many as there is room for, and waits a moment; False if nothing is left to do."""
+        """Starts as many processes as fit, and waits a moment. False if nothing is left to do."""
         with self._guard:
             while (one := self._next()) is not None:
                 number = max(self._running, default=0) + 1
                 self._running[number] = one
                 threading.Thread(target=self._work, args=(number, one), daemon=True).start()
             if not (self._running or (self._waiting and not self._closing)):
-                # Under the guard: work that is added from now on starts another thread.
+                # Under the guard: work added from now on starts another thread.
                 if threading.current_thread() is self._supervisor:
                     self._supervisor = None
                 return False
@@ -239,7 +242,7 @@ class CompileAhead:
 
     def _next(self) -> Work | None:
         fleet = self._session.fleet
-        # Of a CPU's cores one is left for what the evaluation does meanwhile.
+        # On a CPU, leave one core for the evaluation.
         workers = fleet.compile_workers if fleet.gpu or self._awaited else max(1, fleet.compile_workers - 1)
         if self._closing or not self._waiting or len(self._running) >= workers:
             return None
@@ -247,11 +250,11 @@ class CompileAhead:
         if budget_bytes:
             used_bytes = sum(one.needs_bytes for one in self._running.values())
             wanted_bytes = self._waiting[0].needs_bytes
-            # What runs has not taken all of its memory yet, and the rest of the evaluation needs some.
+            # Running processes have not taken all of their memory yet, and the rest of the evaluation needs some.
             free_bytes = fleet.keeper.free_bytes()[0] if fleet.keeper is not None else budget_bytes
             if used_bytes + wanted_bytes > min(budget_bytes, free_bytes):
                 if not self._running:
-                    # Nothing will come free: the session's process compiles it when it is loaded.
+                    # No memory will become free: the session's process compiles it when it is loaded.
                     self._done.update(self._waiting.popleft().keys)
                     self._guard.notify_all()
                 return None
@@ -266,8 +269,10 @@ class CompileAhead:
             self._may_go.set()
 
     def _wait_until_still(self) -> None:
-        """Returns when every process is stopped, one that is just being started among them. What does not stop in time is ended: the
-        session's process compiles it then."""
+        """Returns when every process is stopped, including one that is just starting.
+
+        A process that does not stop in time is ended, and the session's process compiles its work.
+        """
         until = time.monotonic() + _STOP_SECONDS
         with self._guard:
             while len(self._stopped) < len(self._running) and not self._has_device.is_set():
@@ -294,7 +299,7 @@ class CompileAhead:
                 self._compile(number, process, following)
                 following = self._following(number, process)
         except Exception as failure:  # noqa: BLE001 - a fault of the reference's shows again when the session's process compiles
-            _log.info("compiling ahead came to nothing: %s", failure)
+            _log.info("compiling ahead failed: %s", failure)
         finally:
             if process is not None:
                 process.close()
@@ -306,7 +311,10 @@ class CompileAhead:
                 self._guard.notify_all()
 
     def _following(self, number: int, process: RoleProcess) -> Work | None:
-        """What the process does next, if anything: on a CPU a new one would first trace and load for half a second what this one has."""
+        """The process's next work, if any.
+
+        On a CPU, a new process would spend half a second on tracing and loading.
+        """
         with self._guard:
             if process.dead or self._session.fleet.gpu or not self._may_go.is_set():
                 return None
@@ -338,7 +346,7 @@ class CompileAhead:
         return self._may_go.is_set() or self._has_device.is_set()
 
     def _pause(self, number: int, process: RoleProcess) -> float:
-        """Stops the process while the device is wanted; returns for how many seconds."""
+        """Stops the process while the device is wanted. Returns for how many seconds."""
         if self._goes_on() or process.dead:
             return 0.0
         began = time.monotonic()
@@ -357,7 +365,9 @@ class CompileAhead:
         return time.monotonic() - began
 
     def give_memory_back(self) -> bool:
-        """Ends all processes, whose memory others need more; the session's compiles what they have not done. Not for their own needs.
+        """Ends all processes because others need their memory. The session's process compiles what is missing.
+
+        Not for this session's own needs.
 
         Returns:
             Whether there were any.
@@ -372,21 +382,22 @@ class CompileAhead:
         return bool(processes)
 
     def close(self) -> None:
-        """Ends all processes, for good."""
+        """Ends all processes for good."""
         with self._guard:
             self._closing = True
             supervisor = self._supervisor
         self.give_memory_back()
         self._may_go.set()
         if supervisor is not None:
-            # No longer: it may wait for the device's lock, which the caller may hold, and finds nothing to do when it gets it.
+            # Wait no longer: it may be waiting for the device's lock, which the caller may hold. It finds nothing
+            # to do then.
             supervisor.join(_CLOSE_SECONDS)
 
 
 def work_for(shape: OpenShape, baselines: Iterable[Baseline]) -> Work:
-    """The work of a shape that is open: those of its baselines that need a compiler."""
+    """The work at an open shape: its baselines that need a compiler."""
     needs = shape.inputs.needs
     names = tuple(baseline.name for baseline in baselines if MODES[baseline.mode].compiler)
-    # Weights are there three times: in the referee, on their way, and in the module.
+    # Weights exist three times: in the referee, in transit, and in the module.
     needs_bytes = needs.slot_bytes + 2 * needs.peak_bytes + 3 * needs.weights_bytes + _CONTEXT_BYTES
     return Work(shape.dims, names, needs_bytes)

@@ -1,7 +1,7 @@
-"""The reference once more, in processes as young as the candidate's: there its baselines are timed.
+"""The control: the reference in processes as fresh as the candidate's, where its baselines are timed.
 
-The process that describes the task, runs the oracle and holds the compiler has a heap full of remains, and the same
-module takes 1 to 2 % longer in it (measured on two cores). That is no merit of the candidate.
+The process that describes the task, runs the oracle and holds the compiler has a fragmented heap, and the same
+module takes 1 to 2 % longer in it (measured on two cores). The candidate must not get credit for that.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _UNCOMPILED = ("eager", "eager_autocast", "cuda_graph")
 
 
 def twin(task: TaskSource) -> CandidateSource:
-    """The reference as its own candidate."""
+    """The reference as a candidate."""
     source = f"{task.source}\n\nModelNew = Model\n"
     return CandidateSource(source, "reference", "the reference", delivered=True)
 
 
 class Control:
-    """Where the best baselines of one evaluation are timed: one process for each number of threads.
+    """Times the best baselines of one evaluation: one process for each number of threads.
 
-    A baseline with another number of threads that ran in the same process would warm it up between the turns of the
-    first, and nobody does that for the candidate.
+    A baseline with another number of threads in the same process would warm it up between turns, and the candidate
+    gets no such warm-up.
 
     Args:
-        fleet: starts a process, once a shape needs it.
+        fleet: starts a process when a shape needs it.
         session: the task's.
-        compiled: whether compiled baselines are loaded here, too, from the task's compile cache: some seconds a process. Otherwise
-            they are timed in the session's own process, where they were compiled.
+        compiled: also load compiled baselines here, from the task's compile cache, which takes some seconds a
+            process. Otherwise they are timed in the session's own process, where they were compiled.
 
-    What goes wrong in it is nobody's fault for certain (a candidate may hold all of a GPU's memory, or use up the
-    evaluation's time): it is reported under the name ``control``, and the evaluation is void.
+    A failure here cannot be attributed for certain (a candidate may hold all of a GPU's memory, or use up the
+    evaluation's time). It is reported under the name ``control``, and the evaluation is void.
     """
 
     def __init__(self, fleet: Fleet, session: TaskSession, *, compiled: bool = False) -> None:
@@ -57,9 +57,9 @@ class Control:
         self._may_go.set()
 
     def begin(self, shapes: Sequence[OpenShape]) -> None:
-        """Gets ready for shapes whose best baselines are known, and for the next candidate, beside what the caller does.
+        """Prepares, in the background, shapes whose best baselines are known, for this candidate and the next.
 
-        What goes wrong in it is raised by :meth:`join`.
+        Failures are raised by :meth:`join`.
         """
         todo = [
             (shape, baseline)
@@ -70,7 +70,7 @@ class Control:
         ]
         if not todo and not self._fleet.gpu:
             return
-        # A fork server dies with the thread that started it, so make sure here that it runs.
+        # A fork server dies with the thread that started it, so start it here, in this thread.
         self._fleet.server("candidate")
         pool = ThreadPoolExecutor(1)
         self._ahead = pool.submit(self._make_ready, todo)
@@ -85,7 +85,7 @@ class Control:
 
     @contextmanager
     def _step(self) -> Iterator[None]:
-        """A part of getting ready, after which all processes are stopped; not while it is :meth:`paused`."""
+        """One step of the preparation, after which all processes are stopped. Not while it is :meth:`paused`."""
         while True:
             self._may_go.wait()
             with self._turn:
@@ -95,7 +95,7 @@ class Control:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Meanwhile nothing of it runs, and what :meth:`begin` has begun goes on afterwards."""
+        """Pauses the preparation that :meth:`begin` started, for the duration of the body."""
         self._may_go.clear()
         try:
             with self._turn:
@@ -104,17 +104,17 @@ class Control:
             self._may_go.set()
 
     def join(self) -> None:
-        """Waits until what :meth:`begin` has begun is done."""
+        """Waits until the preparation that :meth:`begin` started is done."""
         if self._ahead is not None:
             ahead, self._ahead = self._ahead, None
             ahead.result()
 
     def rivals(self, shape: OpenShape) -> list[tuple[Baseline, Side]]:
-        """The shape's rivals, each with the process and slots where it is ready to be timed, frozen."""
+        """The shape's rivals, each with its process and slots, frozen and ready to be timed."""
         return [(baseline, self.side(shape, baseline)) for baseline in shape.rivals]
 
     def side(self, shape: OpenShape, baseline: Baseline) -> Side:
-        """Where a baseline is ready to be timed; frozen."""
+        """The side where a baseline is ready to be timed, frozen."""
         ready = self._sides.get((shape.key, baseline.name))
         if ready is None:
             ready = self._sides[shape.key, baseline.name] = self._ready(shape, baseline)
@@ -123,7 +123,8 @@ class Control:
 
     def _ready(self, shape: OpenShape, baseline: Baseline) -> Side:
         compiled = baseline.mode not in _UNCOMPILED
-        # A process more would need the memory of a large shape once more; its calls take so long that the process's age does not matter.
+        # Another process would need a large shape's memory again. Its calls are so long that the process's age
+        # does not matter.
         if shape.large or (compiled and not self._compiled):
             return shape.side
         side = self.start(baseline.threads).open(shape)
@@ -138,13 +139,13 @@ class Control:
         return side
 
     def start(self, threads: int) -> CandidateRun:
-        """The process for baselines with so many threads, started if there is none."""
+        """The process for baselines with this many threads, started if needed."""
         if threads not in self._runs:
             files_of = self._session.folder if self._compiled else ""
             run = CandidateRun(
                 self._fleet, self._session, twin(self._session.task), name="control", files_of=files_of
             )
-            # Large shapes are never opened in it, see :meth:`_ready`.
+            # Large shapes are never opened in it; see :meth:`_ready`.
             run.expects = [shape for shape in self._session.shapes.values() if not shape.large]
             self._runs[threads] = run
             run.start()
@@ -156,7 +157,7 @@ class Control:
             for run in list(self._runs.values()):
                 if run.process is not None:
                     run.process.kill()
-            # That it fails now has nobody to tell any more.
+            # A failure at this point has no effect on the evaluation.
             wait([self._ahead])
         for run in self._runs.values():
             run.close()

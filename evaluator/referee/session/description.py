@@ -1,4 +1,4 @@
-"""What a referee tells of a task that is open: its space, the shapes that will be judged, inputs, outputs and weights."""
+"""Describes an open task: its space, the shapes that will be judged, inputs, outputs and weights."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import as_fields, defaults
 from evaluator.shapes.traffic import parse_traffic
 
-#: Validation shapes more, for portfolios: with those of the split at least as many as a dispatcher is promised to be built from.
+#: Extra validation shapes, for portfolios: with those of the split, at least as many as a dispatcher needs.
 _FURTHER = 28
 
 
 def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str, Any]:
-    """The shape space and the shapes of every split but the held-out one, with descriptors at its own size.
+    """The shape space and the shapes of every split except the held-out one, with descriptors at its own size.
 
     Args:
         session: of the task.
-        traffic: shapes with weights, instead of the task's own.
+        traffic: weighted shapes that replace the task's own.
 
     Raises:
-        RoleFailure: the task does not run at its default shape, or the traffic is not of its space.
+        RoleFailure: the task does not run at its default shape, or the traffic is outside its space.
     """
     known = parse_traffic(traffic, session.space) if traffic else session.traffic
     drawn = {
@@ -56,6 +56,6 @@ def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str
 
 
 def _tensor(tensor: TensorInput) -> dict[str, Any]:
-    """An input's form and, where there is one, the structure that every content keeps."""
+    """An input's form and, if it has one, the structure that every content keeps."""
     fields: dict[str, Any] = {"dtype": tensor.meta.dtype, "shape": list(tensor.meta.shape)}
     return {**fields, "keeps": tensor.structure.words} if tensor.structure.words else fields

@@ -1,4 +1,4 @@
-"""At which shapes a task is looked at: those that are drawn for it within the device's caps, and those that somebody gave."""
+"""Chooses the shapes of an evaluation: drawn within the device's caps, or given by the request."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from evaluator.shapes.sampler import COUNTS, SPLITS, Sampler
 from evaluator.shapes.space import Dims, Space, check_shape
 from evaluator.shapes.traffic import Traffic, parse_traffic
 
-#: Inputs of an adversarial shape, at most (or twice the cache), and its share of what a call may take: it is repeated with
-#: several contents and in float64.
+#: Most input bytes of an adversarial shape (or twice the cache), and its share of the cap for a call. It is
+#: repeated with several contents and in float64.
 _CHECKED_CAP_BYTES, _CHECKED_SHARE = 64 << 20, 1 / 4
 
 
 class DrawnShapes:
-    """The shapes of one task that are drawn.
+    """Draws the shapes of one task.
 
     Args:
         fleet: knows the device.
         space: the task's dimensions.
-        sha256: of its text, which is the seed of every split but the held-out one.
-        caps: what of its shapes is small and quick enough.
+        sha256: of its source, the seed of every split but the held-out one.
+        caps: tells which of its shapes are small and quick enough.
         traffic: of its own file.
         varying: the dimensions that vary in timed shapes.
     """
@@ -61,10 +61,13 @@ class DrawnShapes:
         traffic: Traffic | None = None,
         chosen_by: Sequence[Dims] = (),
     ) -> list[Drawn]:
-        """Shapes of a split, of inputs below ``cap_bytes`` or the fleet's own cap. Held-out ones are drawn anew each time.
+        """Shapes of a split with inputs below ``cap_bytes`` or the fleet's own cap.
 
-        Where there is traffic (the task's own if none is given), it takes the place of the task's own size in every timed split,
-        and a few near shapes stand beside it. Held-out ones stay away from it, and from shapes that somebody else chose by.
+        Held-out ones are drawn anew each time.
+
+        Traffic (the task's own if none is given) replaces the task's own size in every timed split, with a few
+        near shapes beside it. Held-out shapes avoid it, and avoid shapes that a request named to choose candidates
+        by.
         """
         traffic = traffic or self._traffic
         given = [dims for dims, _ in traffic.rows]
@@ -72,14 +75,14 @@ class DrawnShapes:
         if split == "adversarial" or not given:
             return drawn
         cap = cap_bytes or self._fleet.given_cap_bytes
-        # The user's program has these, however long they take.
+        # The user's program has these shapes, however long they take.
         near = [one.dims for one in drawn if one.stratum == "near"]
         shapes = traffic.before(near, COUNTS[split], lambda shapes: self._caps.small(shapes, cap))
         found = [Drawn(dims, "traffic" if dims in given else "near") for dims in shapes]
         return found if any(one.stratum == "traffic" for one in found) else drawn
 
     def sampler(self, cap_bytes: int | None = None) -> Sampler:
-        """What draws shapes of inputs below ``cap_bytes`` or the fleet's own cap."""
+        """The sampler for shapes with inputs below ``cap_bytes`` or the fleet's own cap."""
         cap = cap_bytes or self._fleet.input_cap_bytes
         if cap not in self._samplers:
             checked = min(cap, max(_CHECKED_CAP_BYTES, 2 * self._fleet.cache_bytes))
@@ -102,12 +105,14 @@ class DrawnShapes:
         )
 
     def fitting(self, shapes: list[Dims], cap_bytes: int, share: float = 1.0) -> list[Dims]:
-        """Those whose inputs stay below ``cap_bytes`` and whose calls stay within a share of the device's caps."""
+        """The shapes whose inputs stay below ``cap_bytes`` and whose calls stay within a share of the device's
+        caps.
+        """
         fits = self._caps.fit(shapes, cap_bytes, share) if shapes else []
         return [dims for dims, is_small in zip(shapes, fits, strict=True) if is_small]
 
     def _of_somebody(self, given: list[Dims]) -> list[Dims]:
-        """Shapes that somebody names: within the space, and with inputs of which this machine can hold many."""
+        """Checks shapes that a request names: inside the space, and with inputs small enough for this machine."""
         shapes = [check_shape(self._space, dims) for dims in given]
         cap_bytes = self._fleet.given_cap_bytes
         for dims, is_small in zip(shapes, self._caps.small(shapes, cap_bytes) if shapes else [], strict=True):
@@ -115,7 +120,7 @@ class DrawnShapes:
                 named = ", ".join(f"{name}={size}" for name, size in dims.items())
                 raise RoleFailure(
                     "task_rejected",
-                    f"at {named} the inputs are larger than {cap_bytes >> 20} MiB, the most that is judged here",
+                    f"at {named} the inputs are larger than {cap_bytes >> 20} MiB, the limit of this machine",
                 )
         return shapes
 
@@ -129,14 +134,14 @@ class DrawnShapes:
         """The shapes of an evaluation.
 
         Args:
-            splits: which it looks at.
-            given: of some splits the shapes, instead of those that are drawn. Validation shapes that are given although nothing is
-                judged there are ones that held-out shapes stay away from.
-            traffic: shapes with weights, instead of those of the task's own file.
-            cap_bytes: for what takes long with large inputs; None for the fleet's own cap.
+            splits: which splits it covers.
+            given: by split, shapes that replace drawn ones. Given validation shapes that are not judged here are
+                shapes that held-out ones avoid.
+            traffic: weighted shapes that replace those of the task's own file.
+            cap_bytes: limit for tasks that are slow with large inputs; None for the fleet's own cap.
 
         Raises:
-            RoleFailure: ``task_rejected``, for a split that there is not or a shape outside the task's space.
+            RoleFailure: ``task_rejected``, for an unknown split or a shape outside the task's space.
         """
         chosen = Chosen(parse_traffic(traffic, self._space) if traffic else self._traffic)
         given = given or {}
@@ -154,7 +159,7 @@ class DrawnShapes:
                 chosen.remarks.append(remark)
         if cap_bytes is not None:
             small = {split: self.fitting(shapes, cap_bytes) for split, shapes in chosen.shapes.items()}
-            # Rather slow than unseen, where somebody asked for large shapes only.
+            # If only large shapes were requested, slow shapes are better than none.
             chosen.shapes = small if any(small.values()) else chosen.shapes
         return chosen
 
@@ -164,10 +169,10 @@ class Chosen:
     """The shapes of one evaluation.
 
     Attributes:
-        traffic: by which they are weighted.
+        traffic: the weights of shapes.
         shapes: by split.
-        strata: by split and shape, of those that were drawn; others were given.
-        remarks: what is to be said of how they were drawn.
+        strata: by split and shape, for drawn shapes; others were given.
+        remarks: notes on how they were drawn.
     """
 
     traffic: Traffic
@@ -176,5 +181,5 @@ class Chosen:
     remarks: list[str] = field(default_factory=list)
 
     def stratum(self, split: str, dims: Dims) -> str:
-        """For what a shape stands."""
+        """What a shape represents."""
         return self.strata.get((split, freeze_dims(dims)), "given")

@@ -19,7 +19,7 @@ from evaluator.roles.frames import TensorMeta
 from evaluator.roles.protocol import OWN_IN_TIER
 from evaluator.verdict import Finding
 
-#: First row, end, and the places of the tensors that are cut.
+#: First row, end, and the indices of the tensors that are cut.
 Rows = tuple[int, int, list[int]]
 _CALL_SECONDS = 60.0
 #: Names of cases whose contents come from the task's own distribution.
@@ -27,7 +27,7 @@ OWN_INPUTS = ("task", "timed")
 _LARGE_VALUES = ("wide_range", "large_mean")
 #: The case in which all terms of a sum over a row are equal.
 _EQUAL_TERMS = "constant_rows"
-#: Nothing computes in float8 itself: kernels widen it, at least to this.
+#: No device computes in float8 itself: kernels widen it, at least to this.
 _NARROWEST_ARITHMETIC = epsilon("bfloat16")
 
 
@@ -39,7 +39,7 @@ class Content:
         distribution: what was drawn.
         contents: per tensor, its span of memory.
         metas: of the outputs.
-        structure: digest of the containers that they stand in.
+        structure: digest of the outputs' containers.
         aliased: outputs that the reference itself returns as views of its inputs.
         signs: some inputs have negative values although no draw of ``get_inputs`` has any.
     """
@@ -54,14 +54,14 @@ class Content:
 
 @dataclass
 class OwnResult(Content):
-    """What the reference itself returns, in full precision: per output, its span of memory."""
+    """The reference's own result, in full precision: per output, its span of memory."""
 
     spans: list[Array]
 
 
 @dataclass
 class Case(Content):
-    """What every output must be."""
+    """The expectation for every output."""
 
     expected: list[Expected]
 
@@ -90,16 +90,18 @@ def case_of(
         shape: where.
         result: the reference's own.
         findings: of the evaluation.
-        rows: which rows of which tensors the result is for, see :meth:`evaluator.referee.sides.side.Side.oracle`; None for all.
-        in_slot: the content lies in the reference's first slot already.
+        rows: rows and tensors that the result is for, see :meth:`evaluator.referee.sides.side.Side.oracle`; None
+            for all.
+        in_slot: the content is in the reference's first slot already.
     """
     name, metas = result.distribution, result.metas
     own = [widen(dense(span, meta), meta.dtype) for span, meta in zip(result.spans, metas, strict=True)]
     contents = None if in_slot else result.contents
     oracle = _ask_oracle(shape, contents, metas, own, findings, rows)
-    # A sum runs over a dimension of an input as a rule; how the module is built inside is not known here.
+    # As a rule, a sum runs over a dimension of an input. The module's inner structure is not known here.
     terms = max((size for tensor in shape.inputs.tensors for size in tensor.meta.shape), default=1)
-    # What a weight is multiplied with is summed over all but its first dimension: channels times window in a convolution.
+    # What a weight is multiplied with is summed over all but its first dimension: channels times window in a
+    # convolution.
     terms = max(terms, *(math.prod(entry.meta.shape[1:]) for entry in shape.inputs.state), 1)
     if shape.inputs.call.backward:
         # Gradients of parameters are sums over whole inputs.
@@ -128,17 +130,20 @@ def case_of(
 
 
 def judged(precision: str, name: str, *, signs: bool) -> str:
-    """What counts of the outputs for a distribution, see :class:`evaluator.oracle.tolerance.Expected`."""
+    """Which output values count for a distribution, see :class:`evaluator.oracle.tolerance.Expected`."""
     if name in _LARGE_VALUES and precision not in ("default", "strict", "tf32"):
-        # Where large numbers meet an exponential, the few bits of these tiers decide by chance which element wins.
+        # With large numbers under an exponential, the few bits of these tiers decide by chance which element wins.
         return "finiteness"
     return "where_finite" if signs else "everywhere"
 
 
 @dataclass
 class _Oracle:
-    """What the oracle says of one content, per output: exact, on moved inputs, in the task's tier (the oracle with operands rounded, and
-    the reference itself), and what is as right."""
+    """The oracle's results for one content, per output.
+
+    They are: exact, on moved inputs, in the task's tier (the oracle with rounded operands, and the reference
+    itself), and alternatives that are as right.
+    """
 
     exact: list[Array]
     moved: list[Array] | None = None
@@ -172,7 +177,7 @@ def _ask_oracle(
             known[name] = values
     except RoleReported as failure:
         what = "the task's oracle" if shape.own_oracle else "the reference"
-        # Figures of memory differ from time to time.
+        # Memory figures vary from run to run.
         why = "it does not fit on this device" if failure.word == "out_of_memory" else failure.sentence
         note = Finding("no_float64_oracle", "info", f"{what} does not run in float64: {why}")
         if shape.own_oracle:
@@ -197,10 +202,10 @@ def _answers(
     metas: tuple[TensorMeta, ...],
     rows: Rows | None,
 ) -> Iterator[tuple[str, list[Array]]]:
-    """What the oracle says of each kind, in their order, with as few requests as it takes.
+    """The oracle's results for each kind, in order, with as few requests as possible.
 
     Raises:
-        RoleReported: one fails; those before it have been told.
+        RoleReported: one fails; those before it have been reported.
     """
     side, todo = shape.side, list(kinds.items())
     most = side.most_kinds(metas)
@@ -213,7 +218,7 @@ def _answers(
         except RoleReported:
             if len(asked) == 1:
                 raise
-            # Some may work, and together they may have been too large. Which, is seen one by one.
+            # Some may work alone although all together were too large. Try one by one.
             most = 1
             continue
         yield from ((name, _read(values, metas)) for (name, _), values in zip(asked, answers, strict=True))
@@ -221,22 +226,22 @@ def _answers(
 
 
 def _read(values: list[Array], metas: tuple[TensorMeta, ...]) -> list[Array]:
-    """The oracle's values, widened; those of integer and boolean outputs in the reference's own dtype."""
+    """The oracle's values, widened. Integer and boolean outputs keep the reference's dtype."""
     if len(values) != len(metas) or any(
         space(value).size(value) != meta.elements for value, meta in zip(values, metas, strict=True)
     ):
         raise RoleFailure(
             "task_rejected",
-            "the oracle returns other shapes than the reference: return the same",
+            "the oracle returns shapes that differ from the reference's: return the same",
             role="reference",
         )
     return [space(value).read_as(value, meta.dtype) for value, meta in zip(values, metas, strict=True)]
 
 
 def _steps(shape: OpenShape, metas: tuple[TensorMeta, ...]) -> list[float]:
-    """One rounding error per input tensor, relative: of the finer of its own dtype and the coarsest output's.
+    """One relative rounding error per input tensor: of the finer of its own dtype and the coarsest output's.
 
-    Inputs are exact as they are given; what is rounded is what a module makes of them, and a float8 that is widened
+    Inputs are exact as given. Rounding happens to what a module computes from them, and a float8 that is widened
     first is not rounded like a float8.
     """
     results = [epsilon(meta.dtype) for meta in metas if is_inexact(meta.dtype)]
@@ -248,5 +253,5 @@ def _steps(shape: OpenShape, metas: tuple[TensorMeta, ...]) -> list[float]:
 
 
 def _share(dtype: str, step: float) -> float:
-    """How much of what moved inputs do is due to an output of this dtype."""
+    """How much of the change from moved inputs is due to an output of this dtype."""
     return min(1.0, epsilon(dtype) / step) if step and is_inexact(dtype) else 1.0

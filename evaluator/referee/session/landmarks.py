@@ -1,12 +1,13 @@
-"""Whether the harness inside a candidate's process is still the one that was put there.
+"""Checks that the harness inside a candidate's process is unmodified.
 
-The loop around the calls, and all that leads to it, runs in the candidate's own process. A candidate that puts a loop of its own in
-its place is credited with whatever that saves. So before anything of the candidate's is imported, the process says which of its words
-never change, and the referee copies them. Later it reads them again from outside: after each timed block of either side, while
-it is stopped, and at a random moment of one block in eight. It cannot know when. Reading takes a core up to 0.5 ms, so a rival's
-blocks are looked into as often.
+The timed loop and all code leading to it run in the candidate's own process. A candidate that replaces the loop
+gets credit for whatever that saves. So before any candidate code is imported, the process lists its words of
+memory that never change, and the referee copies them. Later the referee reads them again from outside: after each
+timed block of either side, while the process is stopped, and at a random moment of one block in eight. The
+candidate cannot predict when. Reading takes a core up to 0.5 ms, so a rival's blocks are read as often.
 
-What this cannot see: machine code that is taken over without any of these words, such as a forged return address on a stack.
+It cannot detect machine code that is taken over without changing these words, such as a forged return address on a
+stack.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from evaluator.verdict import Finding
 
 _SECONDS = 30.0
 _MOST_RANGES, _MOST_BYTES = 1 << 15, 4 << 20
-#: The part of a block in which it is looked at; the end is left out, so that the answer is never met by a busy referee.
+#: The part of a block in which the read happens. The end is excluded, so that the referee is never busy when the
+#: answer arrives.
 _LOOKED_AT = 0.6
 _STEPS = 1 << 20
-#: It has unmapped them, or has said that nobody may look (``PR_SET_DUMPABLE``). At the start we could.
+#: The process has unmapped the words, or forbids reading (``PR_SET_DUMPABLE``). Reading worked at the start.
 _MADE_UNREADABLE = (errno.EFAULT, errno.EPERM)
 
 
 class Landmarks:
-    """What has to stay as it is in a process that has run our own code only, so far.
+    """The words that must not change, in a process that has run only trusted code so far.
 
     Args:
         process: whose; it is stopped after.
@@ -50,10 +52,10 @@ class Landmarks:
         self._before = self._gatherer.read()
 
     def check(self) -> None:
-        """Reads them again; the process may be running.
+        """Reads them again. The process may be running.
 
         Raises:
-            Rejected: something of the harness is not what it was.
+            Rejected: part of the harness has changed.
         """
         if self._process.dead:
             return
@@ -61,16 +63,19 @@ class Landmarks:
             same = self._gatherer.read() == self._before
         except OSError as error:
             if error.errno == errno.ESRCH:
-                return  # it is gone, which its next answer will say
+                return  # the process is gone, which its next answer will report
             if error.errno not in _MADE_UNREADABLE:
                 raise RoleFailure("not_judged", f"its memory cannot be read: {error.strerror}") from error
             same = False
         if not same:
-            sentence = "it replaced parts of the harness in its process, so its calls are not made and timed as everybody's are"
+            sentence = "it replaced parts of the harness in its process, so its calls are not made and timed like those of other candidates"
             raise Rejected("cheating", sentence, (Finding("harness_replaced", "cheat", sentence),))
 
     def check_within(self, running: RoleProcess, expected_ns: float) -> None:
-        """The same at a random moment of a block of ``running`` that is expected to take so long, unless it is over before."""
+        """The same at a random moment of a block of ``running``, unless the block ends before.
+
+        ``expected_ns`` is its expected time.
+        """
         wait_s = expected_ns * _LOOKED_AT * secrets.randbelow(_STEPS) / _STEPS / 1e9
         if not running.answers_within(wait_s):
             self.check()

@@ -1,4 +1,4 @@
-"""What was seen of a candidate at one shape, and its rejection."""
+"""Observations of a candidate at one shape, and its rejection."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ class Outcome:
     """What the checks at one shape saw.
 
     Attributes:
-        max_ratio: largest error over its bound.
+        max_ratio: largest error relative to its bound.
         max_abs: largest absolute error.
-        bounds: per output what the task's own inputs need.
+        bounds: per output, what the task's own inputs need.
         checks: calls that were compared.
         first_call_s: seconds that the first call took.
-        strict_ratio: largest error over the bound of strict arithmetic; above 1 only in a lower precision tier.
-        unsteady: words about a content whose second result differed from its first, empty if none did.
+        strict_ratio: largest error relative to the bound of strict arithmetic; above 1 only in a lower precision
+            tier.
+        unsteady: describes a content whose second result differed from its first; empty if none did.
     """
 
     max_ratio: float = 0.0

@@ -1,4 +1,4 @@
-"""Whether a reference agrees with itself: nothing can be checked against one that does not."""
+"""Checks that a reference agrees with itself. Otherwise it cannot serve as a reference."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _CALL_SECONDS = 60.0
 _CHANGED_SHARE = 0.01
 _PART_ELEMENTS = 1 << 25
 _COPIES = (
-    "the caller's tensor is another one afterwards, and a candidate may not do that; work on a copy (x = x.clone(), x = x + r instead of "
+    "the caller's tensor is changed afterwards, and a candidate may not do that; work on a copy (x = x.clone(), x = x + r instead of "
     "x += r, inplace=False)"
 )
 
 
 def check_repeatable(side: Side) -> None:
-    """Refuses a reference that changes its inputs, or whose second result for the same inputs is another one.
+    """Refuses a reference that changes its inputs, or whose second result for the same inputs differs.
 
-    Nothing can be checked against it, and nothing that keeps the contract can be put in its place. Rounding in another order (atomic
-    additions on a GPU) passes; whatever is random changes more than single elements.
+    Candidates cannot be checked against such a reference, and no module that keeps the contract could replace it.
+    Rounding in another order (atomic additions on a GPU) passes; random results change more than single elements.
     """
     outputs = []
     large = side.gpu and side.inputs.needs.large
-    side.fill(1)  # what lies there has been used: an activation in place changes nothing the second time
+    side.fill(1)  # use slot 1: an in-place activation changes nothing on data it has already processed
     given = _marks(side, large=large)
     for last in (False, True):
         side.ready(_CALL_SECONDS)
@@ -43,7 +43,7 @@ def check_repeatable(side: Side) -> None:
             raise RoleFailure(
                 "task_rejected", f"forward() changes {changed} in place: {_COPIES}", role="reference"
             )
-        # What the last call returned stays where it is: a copy of it may be gigabytes.
+        # The last call's output stays in place: a copy may be gigabytes.
         in_place = last and large
         spans = cast(DeviceSide, side).claimed(block, 0) if in_place else side.outputs(block, 0)
         outputs.append((block.report.metas, spans))
@@ -59,7 +59,7 @@ def check_repeatable(side: Side) -> None:
 
 
 def _why(side: Side) -> str:
-    """What makes a reference's results differ, and what to do about it."""
+    """Why a reference's results differ, and what to do about it."""
     try:
         seen = side.process.request_json(protocol.INSPECT, {"shape": side.key, "seconds": 0.0}, _CALL_SECONDS)
     except RoleReported:
@@ -67,29 +67,29 @@ def _why(side: Side) -> str:
     names = ", ".join(repr(str(name)[:60]) for name in seen.get("changed_state") or ())
     if names:
         return (
-            f"forward() updates {names}, so each result depends on the calls before it; declare TRAINING = True (buffers then begin "
-            "every call as they are, and what they hold afterwards is compared like an output), or keep the update out of forward()"
+            f"forward() updates {names}, so each result depends on the calls before it; declare TRAINING = True (each call then starts "
+            "from the same buffers, and their values afterwards are compared like an output), or move the update out of forward()"
         )
     if seen.get("random"):
         return (
-            "it draws random numbers (dropout that does not ask self.training, torch.rand in forward()); draw them in get_inputs() and hand "
-            "them over as an input, or leave them out in eval mode"
+            "it draws random numbers (dropout that does not ask self.training, torch.rand in forward()); draw them in get_inputs() and pass "
+            "them as an input, or leave them out in eval mode"
         )
     return (
-        "it keeps something from call to call that is no buffer (an attribute that forward() sets, a cache), or draws random numbers that "
-        "torch.manual_seed does not reach; make each result depend on the inputs alone"
+        "it keeps state between calls that is not a buffer (an attribute that forward() sets, a cache), or draws random numbers that "
+        "torch.manual_seed does not control; make each result depend on the inputs alone"
     )
 
 
 def _marks(side: Side, *, large: bool) -> list[Any]:
-    """What tells later whether the first slot's tensors are still what they are: copies or, of large ones, sums."""
+    """A record to detect later changes of the first slot's tensors: copies or, for large ones, sums."""
     if not large:
         return side.contents(0)
     return [fingerprint(span) for span in cast(DeviceSide, side).slot(0)]
 
 
 def _changed(side: Side, given: list[Any], *, large: bool) -> str:
-    """The inputs that are no longer what they were, in words; empty if all are."""
+    """The inputs that have changed, in words; empty if none has."""
     if large:
         spans = cast(DeviceSide, side).slot(0)
         kept = [fingerprint(span, key) == (key, sum_) for span, (key, sum_) in zip(spans, given, strict=True)]
@@ -101,7 +101,7 @@ def _changed(side: Side, given: list[Any], *, large: bool) -> str:
 
 
 def _pairs(before: Array, after: Array, meta: TensorMeta, *, in_parts: bool) -> Iterator[tuple[Array, Array]]:
-    """The values of two spans, or parts of both in turn."""
+    """The values of two spans, or pairs of parts of both."""
     if not in_parts:
         yield dense(before, meta), dense(after, meta)
         return

@@ -1,6 +1,7 @@
-"""Which shapes of a task are small and quick enough for the device, told by the task's own process on fake tensors.
+"""Which shapes of a task are small and quick enough for the device, as reported by the task's process on fake
+tensors.
 
-What that process says is a description: one that understates what a task takes meets the limits of memory and time later.
+The report only describes. A process that understates its needs hits the memory and time limits later.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from evaluator.shapes.space import Dims, IntegerDim, Space
 
 _SECONDS = 60.0
 _FIGURES = ("held_bytes", "written_bytes", "flops", "operations", "outputs")
-#: A gradient takes about twice what the forward pass does.
+#: A gradient takes about twice as long as the forward pass.
 _BACKWARD = 3
 
 
@@ -26,9 +27,9 @@ class ShapeCaps:
     Args:
         process: of the task.
         space: its dimensions.
-        input_dims, init_dims: those that each of its functions takes.
+        input_dims, init_dims: the dimensions that each of its functions takes.
         caps: of the device.
-        backward: whether a call computes gradients, too.
+        backward: whether a call also computes gradients.
     """
 
     def __init__(
@@ -99,7 +100,9 @@ class ShapeCaps:
         return found
 
     def _guessed_small(self, dims: Dims, cap_bytes: int) -> bool:
-        """Where sizes cannot be probed: keep the product of all integer dimensions below a quarter of the cap."""
+        """The fallback if sizes cannot be probed: the product of all integer dimensions stays below a quarter of
+        the cap.
+        """
         elements = 1
         for name, dim in self._space.items():
             if isinstance(dim, IntegerDim):

@@ -1,4 +1,4 @@
-"""What one task has of a GPU's memory while others use the device, too."""
+"""One task's share of a GPU's memory while other tasks use the device too."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from evaluator.referee.memory.sizes import ShapeNeeds
 from evaluator.referee.processes.fleet import Fleet
 from evaluator.timing.memory_parts import Held
 
-#: For memory that others have; then once more, alone. Together that is less than what a batch allows a referee beyond a deadline.
+#: Longest wait for memory held by others. An evaluation may wait once more for the whole device. Together that is
+#: less than a batch allows a referee beyond a deadline.
 _MOST_WAIT_SECONDS = 300.0
 
 
 class MoreMemoryNeeded(Exception):
-    """An evaluation needs more parts of a GPU's memory than its task has. It begins again when the task has given back what it had."""
+    """An evaluation needs more parts of a GPU's memory than its task has.
+
+    It restarts after the task has released its parts.
+    """
 
     def __init__(self, parts: int) -> None:
         super().__init__(parts)
@@ -23,18 +27,18 @@ class MoreMemoryNeeded(Exception):
 
 
 class TaskMemory:
-    """What one task has of a GPU's memory, in parts; nothing on a CPU."""
+    """One task's share of a GPU's memory, in parts. Empty on a CPU."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._held: Held | None = None
         self._since_s = 0.0
-        #: What the evaluation at hand takes, as far as it is known.
+        #: What the current evaluation takes, as far as it is known.
         self._wanted_bytes = 0
 
     @property
     def held_s(self) -> float:
-        """For how long it has had them."""
+        """For how many seconds it has held them."""
         return time.monotonic() - self._since_s if self._held is not None else 0.0
 
     @property
@@ -43,7 +47,7 @@ class TaskMemory:
         return self._held.count if self._held is not None else 0
 
     def take(self, parts: int, make_room: Callable[[], None]) -> None:
-        """Waits for so many parts, where it has fewer; calls ``make_room`` before it waits.
+        """Waits until it has this many parts. Calls ``make_room`` before it waits.
 
         Raises:
             DeviceFull: others kept theirs for too long.
@@ -61,15 +65,17 @@ class TaskMemory:
         self._since_s = time.monotonic()
 
     def give_back(self) -> None:
-        """All of it, with what the referee keeps of ended processes: the next holder of these parts counts on that memory."""
-        held, self._held = self._held, None  # a thread that looks for parts to take may do the same
+        """Releases all parts, with the memory kept from ended processes: the next holder of these parts counts on
+        it.
+        """
+        held, self._held = self._held, None  # another thread looking for parts may do the same
         if held is not None:
             if self._fleet.keeper is not None:
                 self._fleet.keeper.give_back()
             held.close()
 
     def check(self, needs: Iterable[ShapeNeeds]) -> None:
-        """Whether the parts are enough for an evaluation at these shapes.
+        """Checks that the parts are enough for an evaluation at these shapes.
 
         Raises:
             MoreMemoryNeeded: they are not.
@@ -83,6 +89,6 @@ class TaskMemory:
             raise MoreMemoryNeeded(parts)
 
     def compilers_bytes(self) -> int:
-        """What processes that compile may take, 0 on a CPU."""
+        """What compiling processes may take; 0 on a CPU."""
         room = self._fleet.room
         return room.compilers_bytes(self.parts or room.parts, self._wanted_bytes) if self._fleet.gpu else 0

@@ -1,4 +1,4 @@
-"""One task, open for as long as candidates for it keep coming: its reference process, shapes and baselines stay warm."""
+"""One open task: its reference process, shapes and baselines stay warm between candidates."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _DIRECTIONS = ("forward", "forward_backward")
 _BUILD_SECONDS = 60.0
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
-#: Words of a text that runs a compiler itself; its docstring may speak of one.
+#: Words of a source that runs a compiler itself. A docstring may contain them too.
 _COMPILES = re.compile(r"\bcompile\b|\b_inductor\b|\b_dynamo\b")
-#: What a call takes of a device, in multiples of its inputs, where that has not been measured; and a context.
+#: Estimated device memory of a call, in multiples of its inputs, if it was not measured; plus a context.
 _CALL_COSTS, _CONTEXT_BYTES = 5, 1 << 30
 
 
@@ -66,7 +66,7 @@ class TaskSession:
         try:
             answer = self.process.request_json(protocol.DESCRIBE, {}, _BUILD_SECONDS)
             self.space: Space = parse_space(answer.get("dims"))
-            #: Of the task's own file; a request may bring another.
+            #: From the task's own file; a request may override it.
             self.traffic = parse_traffic(answer.get("traffic"), self.space)
             self.direction = str(answer.get("direction"))
             self.training = answer.get("training") is True
@@ -83,12 +83,12 @@ class TaskSession:
             if self.direction not in _DIRECTIONS:
                 raise RoleFailure(
                     "task_rejected",
-                    f"DIRECTION = {self.direction!r:.90} is no direction; use one of {', '.join(_DIRECTIONS)}",
+                    f"DIRECTION = {self.direction!r:.90} is not a direction; use one of {', '.join(_DIRECTIONS)}",
                 )
             if self.precision not in TIERS:
                 raise RoleFailure(
                     "task_rejected",
-                    f"PRECISION = {self.precision!r:.90} is no precision; use one of {', '.join(TIERS)}",
+                    f"PRECISION = {self.precision!r:.90} is not a precision; use one of {', '.join(TIERS)}",
                 )
         except BaseException:
             self.close()
@@ -103,8 +103,11 @@ class TaskSession:
     def start_process(
         self, server: str = "reference", begun: Callable[[RoleProcess], None] = lambda process: None
     ) -> RoleProcess:
-        """A process with the task loaded, which ``begun`` gets before that; what Inductor compiles in it stays in the task's folder."""
-        if _COMPILES.search(self.task.source):  # it may do so in its first call
+        """A process with the task loaded. ``begun`` gets it before the task is loaded.
+
+        What Inductor compiles in it stays in the task's folder.
+        """
+        if _COMPILES.search(self.task.source):  # it may compile in its first call
             self.fleet.build_headers()
         limits = self.fleet.limits
         process = self.fleet.server(server).fork(
@@ -137,14 +140,14 @@ class TaskSession:
         return self.fleet.kept_files.key("", self.task.sha256, self.fleet.environment())
 
     def _files_of_others(self) -> bytes:
-        """What compilers made of this task in another referee's work folder, if they have made nothing in ours."""
+        """Compiled files of this task in another referee's work folder, if this one has none."""
         folder = self.fleet.store / self.folder
         if any((folder / name).exists() for name in compiled_files.FOLDERS):
             return b""
         return self.fleet.kept_files.get(self._files_key)
 
     def _keep_files(self) -> None:
-        """Keeps what compilers made of this task's text, for other referees' processes of the same text."""
+        """Stores compiled files of this task's source, for other referees' processes of the same source."""
         files = take(self.process)
         self.process.freeze()
         if files:
@@ -153,7 +156,7 @@ class TaskSession:
     # -- shapes ------------------------------------------------------------------------------------------------
 
     def open(self, dims: Dims) -> OpenShape:
-        """Opens a shape (once): the reference is built, weights are re-drawn, it runs once to learn its outputs."""
+        """Opens a shape (once): builds the reference, redraws its weights, and runs it once to learn its outputs."""
         frozen = freeze_dims(dims)
         if frozen not in self.shapes:
             opened = self._open_in(self.process, dims, self._next_key)
@@ -169,7 +172,7 @@ class TaskSession:
 
     @contextmanager
     def trial(self, dims: Dims) -> Iterator[OpenShape]:
-        """A shape that is open for a look and then forgotten: nothing that is sized by the open shapes counts it."""
+        """Opens a shape temporarily. It does not count in anything sized by the open shapes."""
         opened = self._open_in(self.process, dims, self._next_key)
         self._next_key += 1
         try:
@@ -180,13 +183,18 @@ class TaskSession:
             self._forget_draws(opened.inputs)
 
     def memory_of_others(self, shapes: Sequence[OpenShape] | None = None) -> MemorySize:
-        """On a GPU: what a candidate's process or a control needs for these shapes, or for all that are open here."""
+        """On a GPU: the memory that a candidate's process or a control needs for these shapes, or for all open
+        shapes.
+        """
         shapes = list(self.shapes.values()) if shapes is None else shapes
         needs = [(shape.inputs.needs, shape.side.most_calls(shape.output_metas)) for shape in shapes]
         return of_shapes(needs, self.fleet.room.budget_bytes)
 
     def _open_in(self, process: RoleProcess, dims: Dims, key: int, *, lean: bool = False) -> OpenShape:
-        """Opens a shape in a process of the reference; ``lean``: it gets memory for single calls only, to compile baselines."""
+        """Opens a shape in a process of the reference.
+
+        With ``lean`` it has memory for single calls only, to compile baselines.
+        """
         request = {
             "shape": key,
             "dims": dims,
@@ -224,7 +232,7 @@ class TaskSession:
             raise
 
     def forget(self, inputs: ShapeInputs, side: Side) -> None:
-        """Gives our end of a shape's memory back."""
+        """Releases the referee's end of a shape's memory."""
         side.release()
         self._forget_draws(inputs)
 
@@ -233,10 +241,10 @@ class TaskSession:
             self.fleet.keeper.forget(inputs.tensors)
 
     def _memory(self, inputs: ShapeInputs, dims: Dims, *, lean: bool) -> MemorySize:
-        """On a GPU: what a process of the reference needs at a shape.
+        """On a GPU: the memory that a process of the reference needs at a shape.
 
         Raises:
-            RoleFailure: ``task_rejected``: there is no room for that beside a candidate.
+            RoleFailure: ``task_rejected``: it does not fit beside a candidate.
         """
         room, needs = self.fleet.room, inputs.needs
         if self.fleet.gpu:
@@ -257,14 +265,14 @@ class TaskSession:
         between: Callable[[], None] = lambda: None,
         has_device: bool = False,
     ) -> None:
-        """Compiles the baselines for exactly these shapes, in parallel, and loads them; no clock runs.
+        """Compiles the baselines for exactly these shapes, in parallel, and loads them. Nothing is timed.
 
-        Where an earlier referee has ranked them here, only the contenders are loaded, unless ``every`` one is asked for.
-        ``between`` is called after each that is loaded, and ``progress`` is told what is done.
+        If an earlier referee has ranked them here, only the contenders are loaded, unless ``every`` one is wanted.
+        ``between`` is called after each load, and ``progress`` is told what is done.
 
         Args:
             shapes: where.
-            thorough: with the modes that take long to compile, too; a first look does without them.
+            thorough: include the modes that take long to compile; a screen does without them.
             every: see above.
             between: see above.
             has_device: see :meth:`CompileAhead.finish`.
@@ -290,7 +298,7 @@ class TaskSession:
             self._keep_files()
 
     def begin_baselines(self, shapes: list[OpenShape], *, thorough: bool, every: bool) -> None:
-        """Begins what :meth:`compile_baselines` will wait for, beside whatever comes before that."""
+        """Starts what :meth:`compile_baselines` will wait for, in the background."""
         work = []
         for shape in (shape for shape in shapes if shape.lacks(thorough=thorough, every=every)):
             counts = shape.thorough or thorough
@@ -301,11 +309,11 @@ class TaskSession:
     def every_baseline(self, shape: OpenShape) -> list[Baseline]:
         """Every way to run the reference at a shape, without times."""
         baselines = self.fleet.baselines(self.precision)
-        # A graph pays for copies of its inputs and outputs, which at these sizes take longer than any launch.
+        # A graph copies its inputs and outputs, which at these sizes takes longer than any launch.
         return [b for b in baselines if not (shape.large and MODES[b.mode].graph)]
 
     def _wanted(self, shape: OpenShape, thorough: bool) -> list[Baseline]:
-        """Those that count at a shape, in a first look or a ``thorough`` one."""
+        """The baselines that count at a shape, in a screen or a ``thorough`` evaluation."""
         return [one for one in self.every_baseline(shape) if thorough or not MODES[one.mode].slow]
 
     def open_lean(self, process: RoleProcess, dims: Dims) -> OpenShape:
@@ -313,12 +321,12 @@ class TaskSession:
         return self._open_in(process, dims, 1, lean=True)
 
     def close_lean(self, opened: OpenShape) -> None:
-        """Gives the memory of such a shape back, on both ends."""
+        """Releases the memory of such a shape on both ends."""
         self._forget_draws(opened.inputs)
         opened.side.close(collect=False)
 
     def compile_in_background(self, splits: dict[str, list[Dims]]) -> None:
-        """Begins with what a job will ask for: the quick modes at visible shapes, then all modes at those that it chooses by."""
+        """Starts with what a job will need: the quick modes at visible shapes, then all modes at those that it chooses by."""
         todo = []
         for split, slow in (("visible", False), ("validation", True)):
             shapes = splits.get(split) or []
@@ -330,7 +338,7 @@ class TaskSession:
         self.ahead.begin(todo)
 
     def _recall(self, shape: OpenShape, thorough: bool) -> list[Baseline]:
-        """The baselines with the times that an earlier referee measured; empty where there are none."""
+        """The baselines with the times that an earlier referee measured; empty if there are none."""
         baselines = self._wanted(shape, thorough)
         names = [baseline.name for baseline in baselines]
         times = self.fleet.baseline_store.get(
@@ -346,13 +354,13 @@ class TaskSession:
         return baselines
 
     def rank_baselines(self, shapes: list[OpenShape], progress: Progress) -> bool:
-        """Times every baseline at the shapes where that has not been done; the caller holds the device's clock.
+        """Times every baseline at shapes that are not ranked yet. The caller holds the device's clock.
 
         Remembered times stay if a few rounds of the fastest two confirm them.
 
         Returns:
-            Whether all are ranked. If not, some remembered times did not hold: all baselines have to be loaded there
-            (:meth:`compile_baselines`, which takes seconds and no clock), and this called again.
+            Whether all are ranked. If not, some remembered times were not confirmed. Load all baselines there
+            (:meth:`compile_baselines`, which takes seconds and no clock) and call this again.
         """
         todo = [shape for shape in shapes if not shape.ranked]
         for done, shape in enumerate(todo):
@@ -371,7 +379,10 @@ class TaskSession:
         return all(shape.ranked for shape in shapes)
 
     def prepare(self, side: Side, baseline: Baseline, *, anew: bool = False) -> str:
-        """Makes a baseline ready to be called at a shape; compiles it if need be, or ``anew``. Returns its `Baseline.code`."""
+        """Makes a baseline ready to be called at a shape; compiles it if needed, or ``anew``.
+
+        Returns its `Baseline.code`.
+        """
         side.own()
         request = {
             "shape": side.key,
@@ -398,8 +409,8 @@ class TaskSession:
         for baseline in wanted:
             self._prepare(shape, baseline)
             if baseline.failure:
-                # Compilers of several shapes share a cache and have stumbled over each other's files: without this
-                # baseline every candidate would look better, so it gets a second chance, now that none of them runs.
+                # Compilers of several shapes share a cache and have corrupted each other's files. Without this
+                # baseline every candidate would look better, so try again now that no compiler runs.
                 baseline.failure = ""
                 self._prepare(shape, baseline)
             if baseline.failure and MODES[baseline.mode].compiler:
@@ -414,7 +425,7 @@ class TaskSession:
                 self.unavailable[baseline.name] = baseline.failure
             between()
         if shape.remembered and any(baseline.failure for baseline in wanted):
-            # It worked for the earlier referee; who is next then, must be measured.
+            # It worked for the earlier referee. The second fastest must be measured again.
             shape.remembered = False
             self._load_baselines(shape, between)
         self.process.freeze()
@@ -430,7 +441,7 @@ class TaskSession:
         same_slot: bool = False,
         glance: Callable[[], None] = lambda: None,
     ) -> Block:
-        """One block of a baseline with fresh contents. Where its process has too little memory for it, it gets more."""
+        """Runs one block of a baseline with fresh contents. Adds memory if its process has too little."""
         try:
             return self._run(side, baseline, calls, chained, captured, same_slot, glance)
         except RoleReported as failure:
@@ -478,11 +489,11 @@ class TaskSession:
         again: bool = True,
         same_slot: bool = False,
     ) -> int:
-        """What the harness itself takes of a block of so many calls, see :meth:`Side.null_ns`."""
+        """The harness's own time in a block of this many calls, see :meth:`Side.null_ns`."""
         return side.null_ns(calls, metas, _CALL_SECONDS, captured=captured, again=again, same_slot=same_slot)
 
     def close(self) -> None:
-        """Ends the reference process, and those that compile."""
+        """Ends the reference process and the compiling processes."""
         self.ahead.close()
         self.process.close()
         for shape in self.shapes.values():

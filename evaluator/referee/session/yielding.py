@@ -1,8 +1,8 @@
-"""Lets whoever waits to time have the device, at once, while this evaluation computes: everything of it is stopped meanwhile.
+"""Pauses this evaluation so that a timing run can use the device.
 
-Checks of a candidate take a second, but its first call may compile for ten, and a baseline as long. Nobody who waits to time
-should wait for that; so an evaluation looks, whenever it waits for an answer, whether somebody is at the gate, and stops
-in the middle of a call if need be. Time in which a process was stopped for others is no part of its deadlines.
+Checks of a candidate take a second, but its first call may compile for ten, and so may a baseline. A timing run
+should not wait for that. So whenever an evaluation waits for an answer, it checks whether another one wants the
+device, and stops all its processes, even in the middle of a call. That time does not count against deadlines.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ from evaluator.referee.session.control import Control
 from evaluator.roles.process import RoleProcess
 from evaluator.timing.exclusive import Hold
 
-#: For so long work on the device is waited for when all of ours is stopped. What takes longer keeps it (a kernel without end, which
-#: may be somebody else's), and nothing is tried again for some time: a process that is stopped all the time gets nowhere.
+#: How long to wait for device work to end after all processes are stopped. Longer work keeps the device (an
+#: endless kernel, which may belong to another program), and the next attempt comes only after some time: a process
+#: that is stopped all the time makes no progress.
 _IDLE_SECONDS, _RETRY_SECONDS = 0.5, 5.0
 
 
 class GivingWay:
-    """Of one evaluation, as long as it holds the device's lock.
+    """Pauses one evaluation, as long as it holds the device's lock.
 
     Args:
         fleet: of the referee.
-        hold: the lock, held shared; None where nobody is let in (held exclusively, or processes run that cannot be stopped here).
+        hold: the lock, held shared; None if it is held exclusively, or if processes run that cannot be stopped
+            here.
         reference: the reference's process.
         candidate: of the evaluation.
-        control: of the evaluation; it is being made ready beside the checks.
+        control: of the evaluation; it is prepared during the checks.
     """
 
     def __init__(
@@ -48,11 +50,11 @@ class GivingWay:
 
     @property
     def lets_in(self) -> bool:
-        """Whether others may have the device between steps."""
+        """Whether others may use the device between steps."""
         return self._hold is not None
 
     def between(self) -> None:
-        """Called between two steps, when no answer is waited for."""
+        """Called between two steps, when no answer is awaited."""
         if self._hold is None or not self._hold.wanted():
             return
         with self._control.paused():
@@ -62,25 +64,28 @@ class GivingWay:
             self._hold.give_way()
 
     def during(self, waited_for: RoleProcess) -> float:
-        """Called now and then while a process computes its answer; returns for how many seconds others had the device."""
+        """Called repeatedly while a process computes its answer.
+
+        Returns for how many seconds others had the device.
+        """
         if self._hold is None or time.monotonic() < self._not_before or not self._hold.wanted():
             return 0.0
         with self._control.paused():
             began = time.monotonic()
             waited_for.freeze()
             self._stop_computing()
-            # Such as a compiler's programs.
+            # Such as a compiler's child processes.
             others = waited_for.stop_others()
             is_idle = self._idle()
             if is_idle:
                 self._hold.give_way()
-            # First itself: what it runs before that counts as run while it was stopped.
+            # Stop this one first: its work before that counts as work while stopped.
             waited_for.thaw()
             if others:
                 waited_for.continue_others()
             now = time.monotonic()
             if not is_idle:
-                # Else a kernel without end would never come to the end of its time.
+                # Otherwise an endless kernel would never reach its deadline.
                 self._not_before = now + _RETRY_SECONDS
             return now - began if is_idle else 0.0
 
@@ -90,7 +95,7 @@ class GivingWay:
                 process.freeze()
 
     def _idle(self) -> bool:
-        """Whether the device has finished what stopped processes had left for it."""
+        """Whether the device has finished the work of the stopped processes."""
         keeper = self._fleet.keeper
         if keeper is None:
             return True

@@ -1,1 +1,1 @@
-"""The referee's ends of one open shape: contents in, calls, outputs out."""
+"""The referee's end of one open shape: writes contents, runs calls, reads outputs."""

@@ -1,4 +1,4 @@
-"""What is known of a block of calls once it has been run."""
+"""The record of a finished block of calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evaluator.roles.frames import BlockReport
 
 @dataclass
 class Block:
-    """A finished block: what was claimed and how long it took."""
+    """A finished block: what the process claimed, and how long it took."""
 
     report: BlockReport
     calls: int

@@ -1,4 +1,4 @@
-"""A side on a GPU: contents are written and outputs read by the referee's own kernels, in memory that it shares."""
+"""A side on a GPU: the referee's own kernels write contents and read outputs in shared device memory."""
 
 from __future__ import annotations
 
@@ -33,17 +33,20 @@ from evaluator.roles.gate import NeverDone
 from evaluator.roles.process import RoleProcess
 
 _EXCHANGE_SECONDS = 60.0
-#: For so long a replay may go on while its process is stopped.
+#: How long a replay may run while its process is stopped.
 _REPLAY_SECONDS = 5.0
 _NULLS = 15
-#: A pool that was too small for a baseline grows by this factor, where so much stays free.
+#: A pool that was too small for a baseline grows by this factor, if this much memory stays free.
 _GROWTH, _MOST_GROWTH, _GROWTH_SPARE_BYTES = 1.5, 8, 2 << 30
-#: Owner of slots in which contents of more than one shape may lie.
+#: Owner of slots that may hold contents of more than one shape.
 _NOBODY = 0
 
 
 class DeviceSide(Side):
-    """See :class:`evaluator.referee.sides.side.Side`; spans and contents of timed calls stay on the device as flat bytes."""
+    """A side on a GPU, see :class:`evaluator.referee.sides.side.Side`.
+
+    Spans and contents of timed calls stay there as flat bytes.
+    """
 
     gpu = True
 
@@ -66,13 +69,15 @@ class DeviceSide(Side):
     # -- memory ------------------------------------------------------------------------------------------------
 
     def _memory(self) -> ProcessMemory:
-        """What this process shares with us over all shapes."""
+        """What this process shares with the referee over all shapes."""
         assert isinstance(self.process.memory, ProcessMemory)
         return self.process.memory
 
     def _lend(self, size: MemorySize, *, keeps: bool = False) -> None:
-        """Gives the process memory of at least this size, in place of what it has if that is smaller; ``keeps``: tables that its module
-        has made there stay where they are."""
+        """Gives the process memory of at least this size, replacing a smaller one.
+
+        With ``keeps``, tables that its module has allocated there stay mapped.
+        """
         process = self.process
         if process.memory is not None:
             if process.memory.size.holds(size):
@@ -93,7 +98,7 @@ class DeviceSide(Side):
             os.close(code)
 
     def _count_slots(self) -> int:
-        """As many as fit: rotating over them leaves nothing of an input in the L2 cache when its turn comes again."""
+        """As many slots as fit: rotating over them evicts an input from the L2 cache before its turn comes again."""
         self._lend(self._size)
         return self._memory().size.slots(slot_bytes(self.inputs.tensors))
 
@@ -103,7 +108,7 @@ class DeviceSide(Side):
 
     @property
     def _slots(self) -> Region:
-        """Slots of all shapes lie over each other: contents are written anew before every block."""
+        """Slots of all shapes overlap: contents are written anew before every block."""
         return self._memory().inputs
 
     def _shared(self) -> tuple[int, int]:
@@ -123,22 +128,22 @@ class DeviceSide(Side):
         return self._slots.bytes[offset : offset + self.inputs.tensors[position].meta.span_bytes]
 
     def release(self) -> None:
-        """Gives our end of the shared memory back."""
+        """Releases the referee's end of the shared memory."""
         self._region.close()
 
     def most_calls(self, metas: tuple[TensorMeta, ...]) -> int:
-        """See :meth:`Side.most_calls`: the exchange must hold all outputs, with room for what lies between them."""
+        """See :meth:`Side.most_calls`: the exchange must hold all outputs, with the gaps between them."""
         each_bytes = sum(meta.span_bytes for meta in metas)
         fits = min(self.slot_count, self._memory().size.calls(each_bytes))
         return min(fits, self.inputs.needs.most_calls(self._usual_size, each_bytes))
 
     def grows_for(self, failure: RoleFailure) -> bool:
-        """See :meth:`Side.grows_for`; to at most eight times what its shape was thought to need."""
+        """See :meth:`Side.grows_for`. At most eight times the first estimate for its shape."""
         if protocol.TOO_SMALL not in failure.sentence:
             return False
         size, free_bytes = self._memory().size, self._keeper.free_bytes()[0]
         more = replace(size, pool_bytes=int(size.pool_bytes * _GROWTH))
-        # What it has now may stay mapped.
+        # The current memory may stay mapped.
         if more.pool_bytes + _GROWTH_SPARE_BYTES > free_bytes:
             return False
         if more.pool_bytes > _MOST_GROWTH * self._size.pool_bytes:
@@ -147,7 +152,7 @@ class DeviceSide(Side):
         return True
 
     def _load_state(self, request: dict[str, Any], deadline_s: float) -> None:
-        """See :meth:`Side._load_state`; the role copies weights from memory that goes when that is done."""
+        """See :meth:`Side._load_state`. The role copies weights from memory that is released afterwards."""
         if not self._state:
             return super()._load_state(request, deadline_s)
         region = self._keeper.region(self._state_bytes)
@@ -166,12 +171,12 @@ class DeviceSide(Side):
     # -- contents ----------------------------------------------------------------------------------------------
 
     def own(self) -> None:
-        """Fills every slot if another shape's contents lie there: as indices they would lead anywhere."""
+        """Fills every slot if another shape's contents are there: used as indices they could point anywhere."""
         if self._memory().owner != self.key:
             self.fill(self.slot_count)
 
     def _note(self, count: int) -> None:
-        """The first ``count`` slots are about to be written; in others may lie another shape's contents."""
+        """The first ``count`` slots are about to be written; others may hold another shape's contents."""
         memory = self._memory()
         if memory.owner != self.key:
             memory.owner = self.key if count == self.slot_count else _NOBODY
@@ -195,7 +200,7 @@ class DeviceSide(Side):
         )
 
     def capture(self, variant: str, calls: int, deadline_s: float, *, same_slot: bool = False) -> None:
-        """See :meth:`Side.capture`; one replay shows whether it needs nobody's CPU."""
+        """See :meth:`Side.capture`. One replay shows whether it runs without the host."""
         self.own()
         self._memory().gate.release()
         super().capture(variant, calls, deadline_s, same_slot=same_slot)
@@ -210,7 +215,7 @@ class DeviceSide(Side):
         return 0
 
     def _replay(self, calls: int, deadline_s: float, variant: str) -> Block:
-        """See :meth:`Side.block`; it runs while its process is stopped, see :mod:`evaluator.roles.gate`.
+        """See :meth:`Side.block`. It runs while its process is stopped, see :mod:`evaluator.roles.gate`.
 
         Raises:
             RoleReported: it did not end, because it failed or waits for the host.
@@ -220,7 +225,7 @@ class DeviceSide(Side):
         try:
             elapsed_ns = gate.run(first_state, min(deadline_s, _REPLAY_SECONDS))
         except NeverDone:
-            # If the device has failed, that says so.
+            # If the device has failed, its error says so.
             self.process.request(protocol.WAKE, {}, deadline_s)
             sentence = "its replay does not end while its process is stopped"
             raise RoleReported("runtime_error", sentence, role=self.process.name) from None
@@ -228,7 +233,9 @@ class DeviceSide(Side):
         return Block(report, calls, first_state, elapsed_ns, variant)
 
     def fill(self, count: int, *, mixed: bool = True) -> None:
-        """Writes fresh contents of the task's own distribution into the first ``count`` slots; single windows unless ``mixed``."""
+        """Writes fresh contents of the task's own distribution into the first ``count`` slots; single windows
+        unless ``mixed``.
+        """
         assert count <= self.slot_count
         self._note(count)
         common = common_draws(count, self._generator)
@@ -244,7 +251,7 @@ class DeviceSide(Side):
         ]
         began_ns = time.perf_counter_ns()
         self._keeper.fill(targets, self._slot_bytes, self.drawn)
-        # Where all slots fit into a cache they would lie there when the clock starts.
+        # Slots that all fit into a cache would still be there when the clock starts.
         self._keeper.chill()
         self._keeper.wait()
         self.look = self._keeper.look(began_ns)
@@ -262,14 +269,14 @@ class DeviceSide(Side):
         return [self._span(index, position) for position in range(len(self.inputs.tensors))]
 
     def claimed(self, block: Block, call: int) -> list[torch.Tensor]:
-        """The memory in which the outputs of a call lie, flat bytes; what it holds changes with the process's next call."""
+        """The memory of a call's outputs, flat bytes. The process's next call changes it."""
         row = list(zip(block.report.addresses[call], block.report.metas, strict=True))
         spans = [self._claimed(address, meta) for address, meta in row]
         self._memory().returned = [s for s, (at, _) in zip(spans, row, strict=True) if not at & INPUT_MEMORY]
         return spans
 
     def take_slot(self, other: DeviceSide) -> None:
-        """Writes the first slot of another process into this one's."""
+        """Copies the first slot of another process into this one's."""
         self._note(1)
         for target, source in zip(self.slot(0), other.slot(0), strict=True):
             target.copy_(source)
@@ -291,7 +298,7 @@ class DeviceSide(Side):
         self._keeper.wait()
 
     def call_slot(self, deadline_s: float, *, strict: bool = False) -> Block:
-        """One call, off the clock, on what the first slot holds; earlier outputs are forgotten."""
+        """One untimed call on the first slot. Earlier outputs are released."""
         self.process.freeze()
         readiness = self._readiness(None, None, None, keep=False, token=0, calls=1)
         return self.block(1, deadline_s, strict=strict, readiness=readiness)
@@ -324,7 +331,7 @@ class DeviceSide(Side):
         return self.same([self._span(index, position) for position in range(len(contents))], contents)
 
     def same(self, held: list[Any], contents: list[Any]) -> bool:
-        """Whether contents are alike (bit for bit); the second ones may be the host's."""
+        """Whether contents are equal (bit for bit); the second ones may be on the host."""
         return all(
             torch.equal(one, other if isinstance(other, torch.Tensor) else upload(other))
             for one, other in zip(held, contents, strict=True)
@@ -346,7 +353,7 @@ class DeviceSide(Side):
         return contents
 
     def _refresh_rows(self, contents: list[torch.Tensor]) -> list[tuple[int, ...]]:
-        """What the chain replaces in contents that lie somewhere as flat bytes."""
+        """What the chain replaces in contents stored as flat bytes."""
         return [
             (
                 content.data_ptr(),
@@ -375,22 +382,24 @@ class DeviceSide(Side):
     ) -> int:
         """See :meth:`Side.null_ns`.
 
-        Between eager calls the host's part of a link hides behind the device's work or the other way round. Only what
-        the device needs for a link is taken off, since that is never hidden and the host's part is larger: too little
-        rather than too much.
+        Between eager calls, the host's part of a link overlaps with the device's work or the reverse. Only the
+        device's time for a link is subtracted, since it never overlaps and the host's part is larger. This
+        subtracts too little rather than too much.
         """
         counted = calls if captured else 1
         seen = self._nulls_ns.setdefault((counted, captured, same_slot), deque(maxlen=_NULLS))
         if again or not seen:
             seen.append(super().null_ns(counted, metas, deadline_s, captured=captured, same_slot=same_slot))
-        # It is the same thing every time, and its noise should not be that of the figure.
+        # It is constant, and its noise should not enter the figure.
         ends_ns = int(statistics.median(seen))
         if captured:
             return ends_ns
         return ends_ns + round((calls - 1) * self._link_us(metas, same_slot=same_slot) * 1e3)
 
     def _link_us(self, metas: tuple[TensorMeta, ...], *, same_slot: bool) -> float:
-        """Device time of one link of the chain, measured by the referee's own process, once for shapes like this one."""
+        """Device time of one link of the chain in us, measured by the referee's own process once per kind of
+        shape.
+        """
         count = 64 if same_slot else min(self.slot_count, 64)
         refreshed = [tensor for tensor in self.inputs.tensors if tensor.rollable]
         like = (
@@ -424,7 +433,10 @@ class DeviceSide(Side):
         )
 
     def _read(self, metas: tuple[TensorMeta, ...], addresses: tuple[int, ...]) -> list[Any]:
-        """Private copies on the device, as bytes; made when this returns, so that nothing changes them any more."""
+        """Private copies on the device, as bytes.
+
+        They are complete when this returns, so nothing can change them.
+        """
         copies = [
             self._claimed(address, meta).clone() for address, meta in zip(addresses, metas, strict=True)
         ]
@@ -432,7 +444,10 @@ class DeviceSide(Side):
         return copies
 
     def outputs_later(self, earlier: list[Block], deadline_s: float) -> list[list[Any]]:
-        """See :meth:`Side.outputs_later`; copies that the process made for us do not count, so it is asked again."""
+        """See :meth:`Side.outputs_later`.
+
+        Copies that the process made for the referee do not count, so it is asked again.
+        """
         calls = [-2 - age for age in range(len(earlier))]
         # A report describes outputs once, for all calls.
         together = all(block.report.metas == earlier[0].report.metas for block in earlier)
@@ -447,32 +462,35 @@ class DeviceSide(Side):
         return later
 
     def kept_now(self, number: int, block: Block, call: int, deadline_s: float) -> list[Any]:
-        """See :meth:`Side.kept_now`. Only of what is not in the pool's memory has the process to make copies for us."""
+        """See :meth:`Side.kept_now`. The process copies only outputs that are outside the pool's memory."""
         row, pool_bytes = block.report.addresses[call], self._memory().pool_bytes
         if all(address < pool_bytes or address & INPUT_MEMORY for address in row):
             return self.outputs(block, call)
-        # Of the last block: the process has not got ready since, so it does not know yet what it has to keep.
+        # For the last block: the process has not got ready since, so it does not know yet what it has to keep.
         request = {"shape": self.key, "held": number, "calls": [call]}
         report = self._report(self.process.request(protocol.FETCH, request, deadline_s), 1)
         self.process.freeze()
         return self._read(report.metas, report.addresses[0])
 
     def _oracle_room_bytes(self) -> int:
-        """See :meth:`Side.most_kinds`: what the exchange has for copies, less what is lost between them."""
+        """See :meth:`Side.most_kinds`: what the exchange has for copies, less the gaps between them."""
         return self._memory().size.copies_bytes * 3 // 4
 
     def aliased(self, block: Block) -> frozenset[int]:
-        """Which outputs of the block's first call lie in the memory of the inputs."""
+        """Which outputs of the block's first call are in the memory of the inputs."""
         return frozenset(
             index for index, address in enumerate(block.report.addresses[0]) if address & INPUT_MEMORY
         )
 
     def follows(self, outputs: list[Any], state: int, claimed: int) -> bool:
-        """Whether that can be the chain's state after a call with these outputs; its last bits say when the link began."""
+        """Whether this can be the chain's state after a call with these outputs.
+
+        Its last bits say when the link began.
+        """
         return self._keeper.digest(outputs, state, when_of(claimed)) == claimed
 
     def broken_links(self, block: Block) -> int:
-        """See :func:`evaluator.referee.sides.chain_links.broken_links`; of all of them."""
+        """See :func:`evaluator.referee.sides.chain_links.broken_links`. Checks all of them."""
         lengths_bytes = [meta.span_bytes for meta in block.report.metas]
         lengths = np.array(lengths_bytes, dtype=np.uint64)
         claimed = np.array(block.report.addresses, dtype=np.uint64)
@@ -480,7 +498,7 @@ class DeviceSide(Side):
         offsets = claimed & ~np.uint64(INPUT_MEMORY)
         outputs = self._memory().outputs
         most = np.where(in_slots, self._slots.length_bytes, outputs.length_bytes).astype(np.uint64)
-        # A sum alone might begin again at 0.
+        # A sum alone could start again at 0.
         if ((offsets > most) | (offsets + lengths > most)).any():
             self._claims_wrongly()
         pointers = offsets + np.where(in_slots, np.uint64(self._slots.pointer), np.uint64(outputs.pointer))

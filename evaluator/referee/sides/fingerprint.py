@@ -1,4 +1,4 @@
-"""A keyed sum over device memory: tells whether anything was written, without a copy to compare with."""
+"""A keyed sum over device memory: detects writes without a copy to compare with."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import secrets
 
 import torch
 
-#: Words of 8 bytes that are added up at a time.
+#: 8-byte words that are added up at a time.
 _WORDS = 1 << 24
 
 
 def fingerprint(span: torch.Tensor, key: int | None = None) -> tuple[int, int]:
-    """A key and a keyed sum over flat bytes: a change of any of them changes the sum, and without the key it cannot be put right."""
+    """A key and a keyed sum over flat bytes.
+
+    Any change alters the sum, and without the key it cannot be compensated.
+    """
     key = secrets.randbits(62) | 1 if key is None else key
     # Products wrap around; odd factors lose nothing.
     factors = torch.arange(_WORDS + 8, device=span.device, dtype=torch.int64).mul_(2).add_(1).mul_(key)

@@ -1,4 +1,4 @@
-"""Which outputs of timed calls a process has to keep alive, see :mod:`evaluator.referee.checking.kept_alive`."""
+"""Numbers the outputs that a process keeps alive, see :mod:`evaluator.referee.checking.kept_alive`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evaluator.referee.sides.block import Block
 
 
 class KeptCalls:
-    """The part of a side that numbers them; the process learns of it whenever it gets ready."""
+    """The part of a side that numbers kept outputs. The process learns of it whenever it gets ready."""
 
     def __init__(self) -> None:
         #: By number: which call of the block that had just ended.
@@ -17,13 +17,13 @@ class KeptCalls:
         self._last = 0
 
     def keep(self, call: int) -> int:
-        """The process is to keep the outputs of a call of the last block; returns their number."""
+        """Has the process keep the outputs of a call of the last block. Returns their number."""
         self._last += 1
         self.kept[self._last] = call
         return self._last
 
     def let_go(self, numbers: Sequence[int] | None = None) -> None:
-        """The process need no longer keep these outputs (or any)."""
+        """Lets the process release these outputs (or all)."""
         for number in list(self.kept) if numbers is None else numbers:
             del self.kept[number]
 
@@ -32,5 +32,5 @@ class KeptCalls:
         raise NotImplementedError
 
     def kept_now(self, number: int, block: Block, call: int, deadline_s: float) -> list[Any]:
-        """The outputs of a call that are kept under a number, as they are now; see :meth:`outputs`."""
+        """The current values of outputs kept under a number; see :meth:`outputs`."""
         return self.outputs(block, call)

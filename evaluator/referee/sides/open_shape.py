@@ -11,19 +11,20 @@ from evaluator.referee.sides.side import Side
 from evaluator.roles.frames import TensorMeta
 from evaluator.shapes.space import Dims
 
-#: Of what a process says of its compiler.
+#: Limits on what a process may report about its compiler.
 _MOST, _MOST_REASONS, _MOST_LETTERS = 1 << 20, 3, 160
 
 
 @dataclass
 class Baseline:
-    """One way a user could run the reference without us: mode and threads, with its time at one shape.
+    """One way a user could run the reference: mode and threads, with its time at one shape.
 
     Attributes:
-        code: digest of what the compiler generated; empty where that is not known.
-        same_as: name of another one with as many threads for which it generated the same, and which is timed for both.
-        made: ``graphs``, ``graph_breaks`` between them, some ``reasons`` (line, words) and generated ``kernels``, as the compiler counted
-            them; empty where that is not known.
+        code: digest of the compiler's output; empty if unknown.
+        same_as: name of another baseline with as many threads and the same generated code, which is timed for
+            both.
+        made: the compiler's counts: ``graphs``, ``graph_breaks`` between them, some ``reasons`` (line, words) and
+            generated ``kernels``; empty if unknown.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Baseline:
     made: dict[str, Any] = field(default_factory=dict)
 
     def told(self, answer: dict[str, Any]) -> str:
-        """Notes what the process says that the compiler made, which describes and decides nothing; returns the code's digest."""
+        """Records what the process reports about its compiler, which only describes. Returns the code's digest."""
         try:
             made = answer["made"]
             reasons = [
@@ -48,7 +49,7 @@ class Baseline:
             }
             self.made = {**counts, "reasons": reasons}
         except (KeyError, TypeError, ValueError):
-            pass  # nothing was counted, or it is not what we asked for
+            pass  # nothing was counted, or the report has another form
         return str(answer.get("code") or "")[:64]
 
 
@@ -73,17 +74,17 @@ class OpenShape:
     ranked: bool = False
     #: Times come from an earlier referee, and only :attr:`contenders` are loaded.
     remembered: bool = False
-    #: What an earlier referee measured did not hold, and is not asked for again.
+    #: The earlier referee's times were not confirmed and are not used again.
     distrusted: bool = False
 
     @property
     def large(self) -> bool:
-        """Whether it is looked at in pieces, see :mod:`evaluator.referee.checking.large`."""
+        """Whether it is checked in pieces, see :mod:`evaluator.referee.checking.large`."""
         return self.side.gpu and self.inputs.needs.large
 
     @property
     def working(self) -> list[Baseline]:
-        """What is timed: without those that failed, and with one of those that are the same code."""
+        """The baselines that are timed: none that failed, and one of each group with the same code."""
         return [baseline for baseline in self.baselines if not baseline.failure and not baseline.same_as]
 
     @property
@@ -100,19 +101,21 @@ class OpenShape:
     def rivals(self) -> list[Baseline]:
         """The best baseline, and the best one with another number of threads.
 
-        When somebody else takes a core, the ranking among thread counts turns round, by a factor of ten where threads
-        wait for one another; so this choice is not left to a ranking of some seconds ago.
+        If another program takes a core, the ranking among thread counts can reverse, by a factor of ten where
+        threads wait for one another. So a ranking made seconds ago does not decide alone.
         """
         best = self.best
         others = [b for b in self.working if b.threads != best.threads]
         return [best, *sorted(others, key=lambda baseline: baseline.median_us)[:1]]
 
     def lacks(self, *, thorough: bool, every: bool) -> bool:
-        """Whether baselines have to be loaded before it is timed: the slow ones if ``thorough``, and ``every`` one, remembered or not."""
+        """Whether baselines must be loaded before timing: the slow ones if ``thorough``, or ``every`` one,
+        remembered or not.
+        """
         return not self.baselines or (every and self.remembered) or (thorough and not self.thorough)
 
     def find_same(self) -> None:
-        """Marks baselines whose code another one has, too: max-autotune changes nothing where there is nothing to tune."""
+        """Marks baselines with the same code as another: max-autotune changes nothing if there is nothing to tune."""
         first: dict[tuple[str, int], str] = {}
         for baseline in self.baselines:
             if baseline.code and not baseline.failure:

@@ -1,4 +1,4 @@
-"""What both sides get at one shape: constructor arguments, weights, the arguments of a call, and how a call is made."""
+"""What both sides get at one shape: constructor arguments, weights, call arguments, and how a call is made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evaluator.referee.memory.sizes import ShapeNeeds, slot_bytes
 from evaluator.roles.arena import carrier
 from evaluator.roles.frames import TensorMeta
 
-#: Inputs are small that have at most so many elements, and one to so many of the weights.
+#: Inputs are small with at most this many elements, and at most this fraction of the weights.
 _WEIGHTS_A_VALUE = 16
 #: A link on a GPU has 4096 threads.
 _MOST_RENEWED = {False: 1 << 18, True: 1 << 16}
@@ -21,7 +21,7 @@ _MOST_RENEWED = {False: 1 << 18, True: 1 << 16}
 
 @dataclass(frozen=True)
 class PlainInput:
-    """An argument that is no tensor, in its encoded form; ``tensors`` are those within it, which it names by number."""
+    """A non-tensor argument in its encoded form. ``tensors`` are those within it, referenced by number."""
 
     value: Any
     tensors: tuple[TensorInput, ...] = ()
@@ -29,9 +29,10 @@ class PlainInput:
 
 @dataclass(frozen=True)
 class StateEntry:
-    """One entry of a state dict, a `parameter` or a buffer, with its values, drawn anew or `kept` as the module made them.
+    """One entry of a state dict, a `parameter` or a buffer, with its values: redrawn, or `kept` as the module made
+    them.
 
-    Tied ones have the same object for values. They are flat, in the carrier dtype on the host or as bytes on a GPU.
+    Tied entries share one values object. Values are flat, in the carrier dtype on the host or as bytes on a GPU.
     """
 
     name: str
@@ -43,7 +44,9 @@ class StateEntry:
 
 @dataclass(frozen=True)
 class CallPlan:
-    """What one call is, as :class:`evaluator.roles.calls.CallSpec` has it: names and places of what is more than forward."""
+    """What one call is, as in :class:`evaluator.roles.calls.CallSpec`: names and indices of everything beyond
+    forward.
+    """
 
     training: bool = False
     backward: bool = False
@@ -53,7 +56,7 @@ class CallPlan:
 
     @property
     def plain(self) -> bool:
-        """Whether a call is nothing but the module's forward."""
+        """Whether a call is only the module's forward."""
         return not self.backward and not self.buffers
 
 
@@ -65,10 +68,11 @@ class ShapeInputs:
         init: encoded arguments of the constructor.
         arguments: of forward.
         state: the weights.
-        upstream: gradients of the outputs, where a call is forward and backward; tensors like the inputs.
+        upstream: gradients of the outputs, if a call is forward and backward; tensors like the inputs.
         call: what a call is.
-        peak_bytes: that one call of the reference takes on a GPU beside inputs and weights, as its process says; 0 on a CPU.
-        outputs_bytes: of these, what it returns.
+        peak_bytes: GPU memory that one call of the reference takes beside inputs and weights, as its process
+            reports; 0 on a CPU.
+        outputs_bytes: the part of it that is returned.
     """
 
     init: list[Any]
@@ -92,7 +96,7 @@ class ShapeInputs:
         return [*self.given, *self.upstream]
 
     def name_of(self, output: int, count: int) -> str:
-        """What an output of a call is, in words, empty where there is only one."""
+        """A name for an output of a call; empty if there is only one."""
         leaves = [
             number for number, tensor in enumerate(self.given, 1) if is_inexact(tensor.meta.dtype)
         ] * self.call.backward
@@ -108,7 +112,7 @@ class ShapeInputs:
         return f"output {output + 1}" if first_input > 1 or count > first_input else ""
 
     def on_host(self) -> ShapeInputs:
-        """The same with contents and weights in the host's memory, as a process without a device needs them."""
+        """The same with contents and weights in host memory, as a process without a device needs them."""
         state = [
             entry
             if isinstance(entry.values, np.ndarray)
@@ -125,10 +129,11 @@ class ShapeInputs:
         return replace(self, arguments=arguments, state=state, upstream=upstream)
 
     def renew_small(self, gpu: bool) -> None:
-        """Has the chain replace all of every input that is small beside the weights.
+        """Makes the chain replace all of every input that is small beside the weights.
 
-        What few elements change can be computed ahead, many calls at once, and put right afterwards; that gains where a
-        call is mostly reading weights, and there the inputs are small enough to be replaced on the clock.
+        If only few elements change, many calls can be computed ahead at once and corrected afterwards. That pays
+        off if a call mostly reads weights. There the inputs are small enough to be replaced entirely within the
+        clock.
         """
         weights = sum(entry.meta.elements for entry in self.state)
         for tensor in self.tensors:
@@ -138,7 +143,7 @@ class ShapeInputs:
 
     @property
     def needs(self) -> ShapeNeeds:
-        """What one call takes of a GPU's memory."""
+        """The GPU memory that one call takes."""
         weights_bytes = sum(entry.meta.span_bytes for entry in self.state)
         outputs_bytes = self.outputs_bytes or self.peak_bytes
         return ShapeNeeds(slot_bytes(self.tensors), outputs_bytes, self.peak_bytes, weights_bytes)
@@ -149,7 +154,7 @@ class ShapeInputs:
 
 
 def numbered(inputs: ShapeInputs) -> list[Any]:
-    """The encoded arguments of a call, in which tensors are numbered through."""
+    """The encoded arguments of a call, with tensors numbered consecutively."""
     encoded: list[Any] = []
     used = 0
     for argument in inputs.arguments:

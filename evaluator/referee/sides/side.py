@@ -29,21 +29,21 @@ from evaluator.roles.process import RoleProcess
 
 _ALL_SLOTS_BYTES = 96 << 20
 _MIN_SLOTS, _MAX_SLOTS = 6, 384
-#: Two slots of so many bytes leave nothing of each other in any cache.
+#: Two slots of this many bytes evict each other from any cache.
 _LARGE_SLOT_BYTES, _LARGE_SLOTS = 64 << 20, 2
-#: A process makes at least so many at once.
+#: A process makes at least this many at once.
 _FEWEST_SLOTS = 16
 NO_STATE = 0
-#: Per tensor what was drawn for each slot: here :class:`evaluator.content.pools.Mixed`.
+#: Per tensor, what was drawn for each slot; here :class:`evaluator.content.pools.Mixed`.
 Drawn = list[Any]
-#: Most of the oracle's results at once, in host memory; and between two of them, wherever they are.
+#: Most bytes of oracle results at once in host memory, and the gap between two results.
 _ORACLE_BYTES, _SPARE_BYTES = 512 << 20, 512
 
 
 class Side(KeptCalls):
     """One process at one shape.
 
-    Here memory is the host's; :class:`evaluator.referee.sides.device_side.DeviceSide` is the same on a GPU.
+    Memory here is the host's. :class:`evaluator.referee.sides.device_side.DeviceSide` is the same on a GPU.
 
     Args:
         process: the role's process, with the user's file loaded.
@@ -75,13 +75,13 @@ class Side(KeptCalls):
         self._pool_offsets = [
             layouter.take(tensor.pool.nbytes) if tensor.rollable else -1 for tensor in tensors
         ]
-        # All slots are alike and one after the other: what slot 0 holds at x, slot i holds at x + i * slot_bytes.
+        # All slots are alike and consecutive: what slot 0 holds at x, slot i holds at x + i * slot_bytes.
         self._slots_from = layouter.used_bytes
         self._offsets = [layouter.take(tensor.meta.span_bytes) for tensor in tensors]
         self._slot_bytes = layouter.used_bytes - self._slots_from
         self._allocate(self._slots_from, self.slot_count * self._slot_bytes)
         self.drawn: Drawn = []  #: What :meth:`fill` drew last; a new list each time.
-        #: What was seen on a GPU when contents had been written, see :class:`evaluator.referee.memory.device_work.Look`.
+        #: GPU only: measured after contents were written, see :class:`evaluator.referee.memory.device_work.Look`.
         self.look: Any = None
         self._generator = np.random.default_rng(secrets.randbits(128))
         self.chained = any(tensor.rollable for tensor in tensors)
@@ -116,7 +116,7 @@ class Side(KeptCalls):
         ]
 
     def open(self, deadline_s: float) -> float:
-        """Loads the weights and binds the slots; returns the seconds that constructing the module took."""
+        """Loads the weights and binds the slots. Returns the seconds that constructing the module took."""
         state = []
         for entry, offset in zip(self._state, self._state_offsets, strict=True):
             state.append({"name": entry.name, "offset": offset, "meta": meta_json(entry.meta)})
@@ -151,16 +151,16 @@ class Side(KeptCalls):
         self.process.request(protocol.IMPORT, request, deadline_s, (self._shared()[0],))
 
     def grows_for(self, failure: RoleFailure) -> bool:
-        """GPU only: where outputs of timed calls did not fit, gives the process more memory for them; False where there is none.
+        """GPU only: gives the process more memory if outputs of timed calls did not fit. False if there is none.
 
-        What it held is forgotten: slots have to be filled again.
+        Its contents are lost: slots must be filled again.
         """
         return False
 
     # -- contents ----------------------------------------------------------------------------------------------
 
     def own(self) -> None:
-        """Every slot holds contents of this shape from now on (here they always do, once filled)."""
+        """Makes every slot hold contents of this shape (here they always do, once filled)."""
 
     def fill(self, count: int) -> None:
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
@@ -174,7 +174,10 @@ class Side(KeptCalls):
             tensor.write_all(self._chain, target.ctypes.data, self._slot_bytes, drawn)
 
     def fill_from(self, distribution: str, *, signs: bool = False) -> None:
-        """Writes fresh contents of a named distribution into the first slot; ``signs``: of both signs where none is negative and may be."""
+        """Writes fresh contents of a named distribution into the first slot.
+
+        With ``signs``, of both signs, if no draw is negative but the task allows negative values.
+        """
         common = common_draws(1, self._generator)
         self.write(
             0,
@@ -198,7 +201,7 @@ class Side(KeptCalls):
         return self.same(self._targets(index), contents)
 
     def same(self, held: list[Any], contents: list[Any]) -> bool:
-        """Whether two copies of contents are alike (bit for bit)."""
+        """Whether two copies of contents are equal (bit for bit)."""
         pairs = zip(held, contents, strict=True)
         return all(np.array_equal(one.view(np.uint8), other.view(np.uint8)) for one, other in pairs)
 
@@ -236,18 +239,19 @@ class Side(KeptCalls):
         again: bool = True,
         same_slot: bool = False,
     ) -> int:
-        """What a block of so many calls takes when the module does nothing, with outputs like ``metas``.
+        """Nanoseconds that a block of this many calls takes if the module does nothing, with outputs like
+        ``metas``.
 
         Args:
             calls: how many.
             captured: whether it is a replay of a CUDA graph.
-            again: measure it once more; otherwise a GPU goes by what was seen so far.
+            again: measure it once more; otherwise a GPU uses earlier results.
             same_slot: whether all of them use the first slot.
         """
         return self._takes_ns(protocol.NULL, calls, deadline_s, captured=captured, same_slot=same_slot)
 
     def least_ns(self, calls: int, deadline_s: float, *, same_slot: bool = False) -> int:
-        """What a block of so many calls takes when the module only makes a tensor and returns it."""
+        """Nanoseconds that a block of this many calls takes if the module only makes a tensor and returns it."""
         return self._takes_ns(protocol.LEAST, calls, deadline_s, captured=False, same_slot=same_slot)
 
     def _takes_ns(self, variant: str, calls: int, seconds: float, *, captured: bool, same_slot: bool) -> int:
@@ -259,7 +263,7 @@ class Side(KeptCalls):
         ).elapsed_ns
 
     def capture(self, variant: str, calls: int, deadline_s: float, *, same_slot: bool = False) -> None:
-        """GPU only: has the process record so many chained calls of a variant as a CUDA graph.
+        """GPU only: has the process record this many chained calls of a variant as a CUDA graph.
 
         Raises:
             RoleReported: the variant cannot be captured.
@@ -279,12 +283,13 @@ class Side(KeptCalls):
         captured: bool = False,
         calls: int = 1,
     ) -> None:
-        """Has the process forget the last outputs (all but two with ``keep``) before contents are written.
+        """Has the process release the last outputs (all but two with ``keep``) before contents are written.
 
-        Giving memory back takes as long as a short kernel, so it is kept off the clock, and so are some calls of the variant ``warm`` on
-        what the slots still hold: both sides begin a block in the same state, whatever ran between their turns. It is frozen after.
-        Slots are made for ``calls`` or more (how many exactly is said when the clock runs). With ``captured`` (GPU only) the variant's
-        CUDA graph is the next block, and waits for it behind the gate.
+        Releasing memory takes as long as a short kernel, so it happens outside the clock. So do some calls of the
+        variant ``warm`` on the slots' old contents: both sides begin a block in the same state, whatever ran
+        between their turns. The process is frozen afterwards. Slots are made for ``calls`` or more (the exact
+        number is sent when the clock runs). With ``captured`` (GPU only), the variant's CUDA graph is the next
+        block, and waits for it behind the gate.
         """
         token = self._token(captured=captured)
         request = self._readiness(warm, threads, poison, keep=keep, token=token, calls=calls)
@@ -294,7 +299,7 @@ class Side(KeptCalls):
         self.process.freeze()
 
     def _token(self, *, captured: bool) -> int:
-        """The word that will open the gate for a captured block, 0 for none."""
+        """The word that opens the gate for a captured block, 0 for none."""
         assert not captured, "only a GPU replays CUDA graphs"
         return 0
 
@@ -323,7 +328,7 @@ class Side(KeptCalls):
         strict: bool = False,
         interleaved: bool = False,
     ) -> Block:
-        """:meth:`ready`, :meth:`write` and :meth:`block` with a single request: one call for each content, off the clock."""
+        """:meth:`ready`, :meth:`write` and :meth:`block` in a single request: one untimed call for each content."""
         self.process.freeze()
         for index, tensors in enumerate(contents):
             self.write(index, tensors)
@@ -346,11 +351,13 @@ class Side(KeptCalls):
         interleaved: bool = False,
         glance: Callable[[], None] = lambda: None,
     ) -> Block:
-        """One call for each of the first ``calls`` slots, after :meth:`ready`. The process is frozen before and after.
+        """One call for each of the first ``calls`` slots, after :meth:`ready`.
+
+        The process is frozen before and after.
 
         The clock starts before the process can read anything of the block (it is frozen while contents and request
-        are written) and stops when the kernel says that every thread of it is stopped: from then on its memory is
-        the snapshot of its outputs.
+        are written). It stops when the kernel reports that every thread of the process is stopped. From then on,
+        the memory is the snapshot of its outputs.
 
         Args:
             calls: how many.
@@ -360,8 +367,8 @@ class Side(KeptCalls):
             captured: whether it is the CUDA graph that was made ready.
             strict: whether products are computed in full precision, whatever the task's tier allows.
             readiness: what :meth:`ready` would ask for, done on the clock; see :meth:`call`.
-            same_slot: whether every call uses the first slot, whose contents the chain goes on refreshing.
-            interleaved: whether all forwards come before the first backward (off the clock; calls with gradients alone).
+            same_slot: whether every call uses the first slot, whose contents the chain keeps refreshing.
+            interleaved: whether all forwards come before the first backward (untimed; only calls with gradients).
             glance: called once while the process runs; it must return before the answer comes.
         """
         process = self.process
@@ -392,7 +399,7 @@ class Side(KeptCalls):
         return Block(report, calls, first_state, elapsed_ns, variant)
 
     def _replay(self, calls: int, deadline_s: float, variant: str) -> Block:
-        """The block that was captured; the process stays stopped."""
+        """Replays the captured block. The process stays stopped."""
         raise NotImplementedError("only a GPU replays CUDA graphs")
 
     def outputs(self, block: Block, call: int) -> list[Any]:
@@ -400,11 +407,13 @@ class Side(KeptCalls):
         return self._read(block.report.metas, block.report.addresses[call])
 
     def outputs_later(self, earlier: list[Block], deadline_s: float) -> list[list[Any]]:
-        """The outputs of blocks of one call as they are now: of the one before the last, the one before that and so on."""
+        """The current outputs of earlier one-call blocks: of the one before the last, the one before that and so
+        on.
+        """
         return [self.outputs(block, 0) for block in earlier]
 
     def aliased(self, block: Block) -> frozenset[int]:
-        """Which outputs of the block's first call lie in the memory of the inputs."""
+        """Which outputs of the block's first call are in the memory of the inputs."""
         spans = [meta.span_bytes for meta in block.report.metas]
         return inside(self.process.pid, list(zip(block.report.addresses[0], spans, strict=True)), NAME)
 
@@ -415,11 +424,12 @@ class Side(KeptCalls):
         deadline_s: float,
         rows: tuple[int, int, list[int]] | None = None,
     ) -> list[list[Any]]:
-        """The float64 outputs of the reference for the contents of a slot (flat, logical order), one list for each kind.
+        """The float64 outputs of the reference for the contents of a slot (flat, logical order), one list for each
+        kind.
 
-        Kinds say ``tier``, another than ``strict`` to have the operands of products rounded as in it, and ``move``, None or the fields of
-        :class:`evaluator.roles.exact.Move`; the deadline is for all of them. With ``rows`` (first, end, places among the tensors) only
-        these rows of these tensors are looked at.
+        Each kind has ``tier`` (other than ``strict``: operands of products are rounded to it) and ``move``, None
+        or the fields of :class:`evaluator.roles.exact.Move`. The deadline is for all of them. With ``rows``
+        (first, end, indices of tensors) only these rows of these tensors are computed.
         """
         request = {"shape": self.key, "slot": index, "kinds": kinds, "rows": rows}
         report = self._report(self.process.request(protocol.ORACLE, request, deadline_s), len(kinds))
@@ -436,7 +446,7 @@ class Side(KeptCalls):
         return _ORACLE_BYTES
 
     def most_kinds(self, metas: tuple[TensorMeta, ...]) -> int:
-        """For how many kinds :meth:`oracle` can be asked at once, where outputs are like these; at least one."""
+        """For how many kinds :meth:`oracle` can be asked at once, with outputs like these; at least one."""
         each_bytes = sum(
             (16 if meta.dtype.startswith("complex") else 8) * meta.elements + _SPARE_BYTES for meta in metas
         )
@@ -459,7 +469,7 @@ class Side(KeptCalls):
         ]
 
     def follows(self, outputs: list[Any], state: int, claimed: int) -> bool:
-        """Whether that is the chain's state after a call with these outputs; the same arithmetic as in the role."""
+        """Whether this is the chain's state after a call with these outputs; the same arithmetic as in the role."""
         return follows(self._chain, [(one.ctypes.data, one.nbytes) for one in outputs], state, claimed)
 
     def agree(
@@ -488,7 +498,10 @@ class Side(KeptCalls):
         )
 
     def close(self, *, collect: bool = True) -> None:
-        """Forgets the shape on both ends; what is left in cycles only with ``collect``, which takes it 0.2 s."""
+        """Closes the shape on both ends.
+
+        With ``collect``, also collects reference cycles there, which takes 0.2 s.
+        """
         self.process.modules.pop(self.key, None)
         try:
             if not self.process.dead:
@@ -497,5 +510,5 @@ class Side(KeptCalls):
             self.release()
 
     def release(self) -> None:
-        """Gives our end of the shared memory back."""
+        """Releases the referee's end of the shared memory."""
         self.arena.close()

@@ -1,4 +1,4 @@
-"""Reads what a task's process says of its inputs and weights at one shape; all of it is checked or copied here."""
+"""Reads a task process's description of its inputs and weights at one shape, and validates or copies all of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
 from evaluator.roles.values import is_encoded
 
-#: Draws of the task's own get_inputs() per shape, over which contents are rolled.
+#: Draws of the task's own get_inputs() per shape, from which contents are mixed.
 DRAWS = 3
 _HAND_OVER_SECONDS = 60.0
 
@@ -42,7 +42,7 @@ def read_inputs(
     training: bool,
     backward: bool,
 ) -> ShapeInputs:
-    """What both sides get at a shape, from the answer to BUILD: copies of the draws, weights drawn anew.
+    """What both sides get at a shape, from the answer to BUILD: copies of the draws, and redrawn weights.
 
     Args:
         process: the reference's; its memory holds the tensors.
@@ -52,7 +52,7 @@ def read_inputs(
         backward: whether a call is forward and backward.
 
     Raises:
-        KeyError, TypeError, ValueError, FrameError: the answer is not what BUILD answers.
+        KeyError, TypeError, ValueError, FrameError: the answer is not a valid answer to BUILD.
         ProtocolViolation: there is no tensor among the inputs, or memory that cannot be read.
     """
     like = process.modules[answer["like"]] if answer["like"] is not None else None
@@ -139,19 +139,21 @@ def read_inputs(
 
 def _size(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 48:
-        raise ValueError("a size in bytes is none")
+        raise ValueError("a size in bytes is invalid")
     return value
 
 
 def _part(value: Any, meta: TensorMeta) -> int:
     """Bytes of a draw that are handed over."""
     if type(value) is not int or not 0 <= value <= meta.span_bytes or value % meta.item_bytes:
-        raise ValueError("a part of an input is none")
+        raise ValueError("a part of an input is invalid")
     return value
 
 
 def _handed_over(process: RoleProcess, keeper: Lender, parts: list[list[int]]) -> list[list[Any]]:
-    """Flat bytes on the device of tensors that the process copies to memory of ours, by their lengths in bytes, part by part."""
+    """Flat bytes on the device of tensors that the process copies to the referee's memory, by their lengths in
+    bytes, part by part.
+    """
     totals = [sum(map(_aligned, part)) for part in parts]
     regions = []
     try:
@@ -182,7 +184,7 @@ def _aligned(length_bytes: int) -> int:
 def _upstream(meta: TensorMeta, *, on_device: bool) -> TensorInput:
     """Upstream gradients of an output: independent normal numbers, drawn here."""
     if not is_inexact(meta.dtype):
-        raise ValueError("an output that is not floating has no gradient")
+        raise ValueError("an output that is not floating-point has no gradient")
     if on_device:
         import torch
 

@@ -1,4 +1,6 @@
-"""Bounds of sizes that were found alone must hold together: the corners of the box are tried, and narrowed where they fail."""
+"""Bounds that were found separately must work together: tests the corners of the box, and narrows it where they
+fail.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ _REAL_SECONDS = 1.0
 
 
 def lowest(probe: Probe, axis: Axis, base: Values) -> int:
-    """The least multiple that works, if all above it do."""
+    """The smallest multiple that works, provided that all above it do."""
     bad, good = 0, axis.default // axis.step
     while good - bad > 1:
-        # The least of all is tried first: it is legal more often than not.
+        # Try the smallest first: it is legal more often than not.
         least = bad == 0 and good == axis.default // axis.step
         middle = 1 if least else (bad + good) // 2
-        # A size of 1 may work alone, since it is spread over whatever it meets.
+        # A size of 1 may work alone, because it is broadcast.
         between = {min(2, good), (1 + good) // 2} if least else set()
         if all(
             probe({**base, **dict.fromkeys(axis.names, size * axis.step)}).works
@@ -33,13 +35,13 @@ def lowest(probe: Probe, axis: Axis, base: Values) -> int:
 
 
 class Corners:
-    """The corners of what a search has found.
+    """The corners of a search's result.
 
     Args:
         probe: of the task.
         base: the sizes of its file.
         found: whose axes are narrowed.
-        of_inputs: names of the sizes that shape inputs; the others shape weights only, as a window does.
+        of_inputs: names of the sizes that shape inputs; the others only shape weights, such as a window.
     """
 
     def __init__(self, probe: Probe, base: Values, found: Found, of_inputs: set[str]) -> None:
@@ -47,17 +49,17 @@ class Corners:
         self._base = base
         self._found = found
         self._of_inputs = of_inputs
-        #: Pairs of axes of which the one at its smallest forbids the other at its largest.
+        #: Pairs of axes where one at its smallest forbids the other at its largest.
         self._limiting: list[tuple[Axis, Axis]] = []
 
     def _corner(self, axes: dict[int, int]) -> Values:
         return self._found.corner(self._base, axes)
 
     def check(self) -> None:
-        """Narrows bounds and steps until the corners work, and says which sizes limit each other.
+        """Narrows bounds and steps until the corners work, and reports which sizes limit each other.
 
         Raises:
-            TimeOver: the time was over before.
+            TimeOver: the time ran out first.
         """
         try:
             self._narrow()
@@ -84,7 +86,7 @@ class Corners:
                 self._shrink(wrong[0])
 
     def _moderate(self, axis: Axis) -> int:
-        """All sizes at their largest at once would only overflow, or last minutes on real tensors, each of them."""
+        """With all sizes at their largest, a call would only overflow, or take minutes on real tensors."""
         if (
             not self._probe.fake
             and self._probe(self._base).seconds * 4 ** len(self._found.axes) > _REAL_SECONDS
@@ -93,9 +95,9 @@ class Corners:
         return min(axis.high, max(4 * axis.default, 4 * axis.step))
 
     def _part(self, first: int, second: int) -> bool:
-        """Raises one of two axes that fail where both are at their smallest; false if these do not.
+        """Raises one of two axes that fail when both are at their smallest; false if they do not.
 
-        An input keeps its range where the other shapes weights only, such as a window.
+        An input keeps its range if the other only shapes weights, such as a window.
         """
         axes = self._found.axes
         raised, kept = (
@@ -112,7 +114,7 @@ class Corners:
         return raised.low != before
 
     def _window(self, axis: Axis) -> bool:
-        """Whether an axis shapes weights alone: no input, and it is no dimension of an output, as how many are taken of the largest is."""
+        """Whether an axis shapes only weights: no input, and no dimension of an output, such as k in a top-k."""
         if axis.names[0] in self._of_inputs:
             return False
         value = axis.default + axis.step
@@ -123,7 +125,8 @@ class Corners:
         return (axis.default, value) not in moved(self._probe(self._base), changed)
 
     def _settle(self, low: int, high: int, at_low: bool) -> bool:
-        """Parts two axes of which one at its smallest forbids the other at its largest; false if these do not.
+        """Separates two axes where one at its smallest forbids the other at its largest; false if there is no such
+        conflict.
 
         The other axes are as in the file, or at their smallest.
         """
@@ -132,12 +135,12 @@ class Corners:
         base = {index: self._found.axes[index].low for index in others} if at_low else {}
         if self._probe(self._corner({**base, low: small.low, high: self._moderate(large)})).works:
             return False
-        # Each alone must work beside these others, or they are to blame.
+        # Each must work alone beside the others' values; otherwise those are the cause.
         alone = ({low: small.low, high: large.default}, {low: small.default, high: self._moderate(large)})
         if at_low and not all(self._probe(self._corner({**base, **pair})).works for pair in alone):
             return False
-        # Both keep some room: the large one up to four times the file's size where the small one at its own allows it. What
-        # shapes weights only, such as a window, leaves the room to the inputs.
+        # Both keep some range: the large one up to four times the file's size if the small one allows that at its
+        # own size. A size that only shapes weights, such as a window, leaves the range to the inputs.
         top = large.default
         roomy = not self._window(large) or self._window(small)
         for value in (4 * large.default, 2 * large.default) if roomy else ():
@@ -155,7 +158,7 @@ class Corners:
         return before != (small.low, large.high)
 
     def _tell_limits(self) -> None:
-        """Says which axes limit each other, with the bounds that they have in the end."""
+        """Reports which axes limit each other, with their final bounds."""
         for small, large in self._limiting:
             self._found.sentences.append(
                 f"{small.names[0]} and {large.names[0]} limit each other: {small.names[0]} starts at {small.low} and "
@@ -163,7 +166,7 @@ class Corners:
             )
 
     def _shrink(self, corner: dict[int, int]) -> None:
-        """No pair explains a corner that fails: the bound whose retreat to the file's size mends it does so."""
+        """No pair explains a failing corner: moves back to the file's size the bound that fixes it."""
         for index, axis in enumerate(self._found.axes):
             if self._probe(self._corner({**corner, index: axis.default})).works:
                 if corner[index] <= axis.default:
@@ -175,7 +178,9 @@ class Corners:
             axis.low, axis.high = max(axis.low, axis.default // 2 // axis.step * axis.step), axis.default
 
     def _check_choices(self) -> None:
-        """What divides another size at the file's value must divide every size: the others step by all of them."""
+        """A size that divides another one at the file's value must divide every size: the others use it as their
+        step.
+        """
         for name, values in self._found.choices.items():
             for axis in self._found.axes:
                 step = axis.step

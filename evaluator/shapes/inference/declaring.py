@@ -1,4 +1,4 @@
-"""A task file without `DIMS` becomes one with it: what was inferred, and what the user would rather have, written down."""
+"""Writes a task file without `DIMS` as one with it: the inferred space and the user's overrides."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from evaluator.shapes.space import ChoiceDim, IntegerDim, Space, as_fields, pars
 
 
 def overridden(inferred: Inferred, wanted: Mapping[str, Any]) -> Space:
-    """The inferred space with the fields that a user gave in place of its own.
+    """The inferred space with a user's overrides.
 
     Args:
         inferred: what was found.
         wanted: by name of a dimension, some of ``min``, ``max``, ``multiple_of`` and ``default``, or ``choices``.
 
     Raises:
-        RoleFailure: a dimension that cannot be varied, or a range that is none; with the word ``task_rejected``.
+        RoleFailure: a dimension that cannot be varied, or an invalid range; with the word ``task_rejected``.
     """
     fields = as_fields(inferred.space)
     first = {name: axis for axis, names in inferred.tied.items() for name in names}
@@ -39,7 +39,7 @@ def overridden(inferred: Inferred, wanted: Mapping[str, Any]) -> Space:
 def declared(source: str, inferred: Inferred, wanted: Mapping[str, Any]) -> str:
     """A task file that takes the names of an inferred space as keyword arguments, with that space as its `DIMS`.
 
-    What its user wanted otherwise is its `VARIES`, see :func:`evaluator.shapes.space.varying`.
+    The user's overrides become its `VARIES`, see :func:`evaluator.shapes.space.varying`.
     """
     lines = [f"    {name!r}: {_dim(dim)},\n" for name, dim in inferred.space.items()]
     text = f"{source.rstrip()}\n\n\nimport kernelbench_tasks\n\nDIMS = {{\n{''.join(lines)}}}\n"

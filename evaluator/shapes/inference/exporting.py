@@ -1,6 +1,6 @@
-"""What `torch.export` says of the free sizes of inputs: which it keeps symbolic, and the guards it had to put on them.
+"""Asks `torch.export` about the free sizes of inputs: which it keeps symbolic, and which guards it adds.
 
-Runs in a disposable process, which the task's code shares.
+Runs in a disposable process that also runs the task's code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from evaluator.shapes.inference.found import Axis, Found
 from evaluator.shapes.inference.probing import Outcome, Probe, Values
 
-#: Real inputs are made for it.
+#: Limit of input bytes, because real inputs are made for it.
 _MOST_BYTES = 256 << 20
 _MODULUS = re.compile(r"Eq\(Mod\((s\d+), (\d+)\), 0\)")
 
@@ -27,7 +27,7 @@ class Exported:
 
     Attributes:
         status: ``confirmed``, ``partly`` or ``not exported``.
-        sentences: what it found beyond the probes, or why it could not be asked.
+        sentences: what it found beyond the probes, or why it could not be used.
         regimes: by name, sizes at which the module's code takes another path.
         symbolic: names that stay symbolic in the exported program.
     """
@@ -42,16 +42,16 @@ def confirm(probe: Probe, base: Values, found: Found) -> Exported:
     """Exports with every size of an input left to export (AUTO), then demands those that it kept (DYNAMIC)."""
     values = dict(base)
     for axis in found.axes:
-        # Export takes sizes of 0 and 1 for constants, and equal sizes for one: neither is what is asked.
+        # Export treats sizes of 0 and 1 as constants, and equal sizes as one. Neither is wanted here.
         if axis.default < 2 and axis.high >= 2:
             size = max(2, axis.low) if axis.step == 1 else max(2 * axis.step, axis.low)
             values |= dict.fromkeys(axis.names, min(size, axis.high))
     start = probe(values)
     if not start.works or start.nbytes > _MOST_BYTES:
-        return Exported("not exported", ["export was not asked: the inputs are too large to make here"])
+        return Exported("not exported", ["export was not tried: the inputs are too large to make here"])
     try:
         model, inputs = probe.make(values)
-        # Inputs are what is exported for; where one is no tensor, there is nothing to ask about it.
+        # Export works on inputs; a task with non-tensor inputs cannot be exported here.
         tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
         program = export(model, tuple(inputs), dynamic_shapes=_shapes(inputs, None), strict=False)
     except Exception as error:  # noqa: BLE001
@@ -75,7 +75,9 @@ def confirm(probe: Probe, base: Values, found: Found) -> Exported:
     _read_guards(program, names_of, only_inputs, found, answer, probe, values)
     for name in sorted(only_inputs - set(answer.symbolic)):
         answer.status = "partly"
-        answer.sentences.append(f"{name} varies, but export makes a constant of it: each size compiles anew")
+        answer.sentences.append(
+            f"{name} varies, but export treats it as a constant: each size is compiled again"
+        )
     if kept:
         try:
             export(model, tuple(inputs), dynamic_shapes=_shapes(inputs, kept), strict=False)
@@ -87,7 +89,9 @@ def confirm(probe: Probe, base: Values, found: Found) -> Exported:
 
 
 def _shapes(inputs: list[Any], kept: set[tuple[int, int]] | None) -> tuple[Any, ...]:
-    """AUTO for all sizes, or DYNAMIC for those in ``kept`` (position of the tensor, dimension) and AUTO for the rest."""
+    """AUTO for all sizes, or DYNAMIC for those in ``kept`` (position of the tensor, dimension) and AUTO for the
+    rest.
+    """
     position = -1
 
     def sizes(leaf: Any) -> Any:
@@ -140,17 +144,17 @@ def _read_guards(
     probe: Probe,
     values: Values,
 ) -> None:
-    """Bounds that export put on a symbol are where the module's code takes another path; moduli are divisibility."""
+    """Reads guards: a bound on a symbol marks where the module's code takes another path; moduli are divisibility."""
     axes = {axis.names[0]: axis for axis in found.axes}
     for symbol, interval in program.range_constraints.items():
         name = names_of.get(str(symbol))
-        # Beside parameters of one size, a bound only says that the parameters have that size.
+        # With parameters of one size, a bound only says that the parameters have that size.
         if name is None or name not in only_inputs:
             continue
         low, high = (
             int(str(bound)) if str(bound).isdigit() else 0 for bound in (interval.lower, interval.upper)
         )
-        # A bound beyond which the module fails is a limit, which the probes have found, and no other path.
+        # A bound beyond which the module fails is a limit, which the probes have found, not another path.
         inside = [
             size
             for size, beyond in ((low, low - axes[name].step), (high, high + axes[name].step))

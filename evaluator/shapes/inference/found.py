@@ -1,4 +1,4 @@
-"""What a search has found so far: free sizes, choices, and what cannot vary."""
+"""The result of a search so far: free sizes, choices, and what cannot vary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from evaluator.shapes.inference.probing import Values
 
-#: Of inputs, weights and outputs together, at sizes that are proposed.
+#: Limit for inputs, weights and outputs together, at proposed sizes.
 MOST_BYTES = 2 << 30
 
 
@@ -38,7 +38,7 @@ class Found:
     sentences: list[str] = field(default_factory=list)
 
     def corner(self, base: Values, sizes: dict[int, int]) -> Values:
-        """Values with these sizes for axes, by their place among :attr:`axes`, and the others as they are."""
+        """Values with these sizes for axes, by index in :attr:`axes`; the others unchanged."""
         values = dict(base)
         for index, size in sizes.items():
             values |= dict.fromkeys(self.axes[index].names, size)

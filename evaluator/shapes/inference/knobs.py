@@ -1,9 +1,9 @@
 """Rebuilds a task file so that its sizes are keyword arguments of `get_inputs` and `get_init_inputs`.
 
-Sizes are found in the syntax tree and the file is rebuilt from it: first keyword parameters that are there already, else
-the file's constants and the integers that stand in shapes. A constant that other code of the file reads (the module
-itself) would have to change at two places at once, so it stays, with that reason. The text is hostile: run this in a
-disposable process only.
+Sizes are found in the syntax tree, and the file is rebuilt from it: existing keyword parameters first, otherwise
+the file's constants and the integers in shapes. A constant that other code of the file reads (the module itself)
+would have to change in two places at once, so it stays fixed, with that reason. The source is untrusted: run this
+only in a disposable process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Knob:
-    """Something that may be varied.
+    """A value that may be varied.
 
     Attributes:
         name: the keyword argument that carries it.
@@ -67,7 +67,7 @@ def rebuild(text: str) -> Rebuilt:
     """The file with its sizes as keyword arguments.
 
     Raises:
-        Unreadable: it is no Python or lacks one of the functions.
+        Unreadable: it is not Python or lacks one of the functions.
     """
     if len(text) > _MOST_TEXT:
         raise Unreadable(f"the file is longer than {_MOST_TEXT} characters")
@@ -89,7 +89,7 @@ def rebuild(text: str) -> Rebuilt:
 
 
 def _targets(node: ast.stmt) -> list[str]:
-    """Names that a statement at the top of the file binds by assignment."""
+    """Names that a top-level statement of the file assigns."""
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     names: list[str] = []
     for target in targets:
@@ -107,7 +107,7 @@ def _is_dtype(node: ast.AST | None) -> bool:
 
 
 def _size(node: ast.AST | None) -> int | None:
-    """The size that an expression of whole numbers alone makes, such as ``2048 * 2``; None if it is none."""
+    """The value of an integer expression such as ``2048 * 2``; None if it is not one."""
     if isinstance(node, ast.Constant):
         return node.value if _is_size(node) and isinstance(node.value, int) else None
     if not isinstance(node, ast.BinOp) or type(node.op) not in _ARITHMETIC:
@@ -115,7 +115,7 @@ def _size(node: ast.AST | None) -> int | None:
     left, right = _size(node.left), _size(node.right)
     if left is None or right is None:
         return None
-    # A hostile file's powers would not fit into memory.
+    # Powers in a hostile file could exhaust memory.
     if isinstance(node.op, (ast.Pow, ast.LShift)) and right > _MOST_BITS:
         return None
     try:
@@ -126,14 +126,14 @@ def _size(node: ast.AST | None) -> int | None:
 
 
 def _is_main_guard(node: ast.stmt) -> bool:
-    """``if __name__ == "__main__":`` never runs here, so what it reads binds nobody."""
+    """``if __name__ == "__main__":`` never runs here, so what it reads does not matter."""
     return isinstance(node, ast.If) and any(
         isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
     )
 
 
 def _parameters(functions: dict[str, ast.FunctionDef]) -> tuple[list[Knob], dict[str, str]]:
-    """Keyword parameters with integers, or names of dtypes, as defaults."""
+    """Keyword parameters whose defaults are integers or names of dtypes."""
     found: dict[str, Knob] = {}
     fixed: dict[str, str] = {}
     for function, node in functions.items():
@@ -160,7 +160,7 @@ def _parameters(functions: dict[str, ast.FunctionDef]) -> tuple[list[Knob], dict
 
 
 def _reads(node: ast.AST) -> set[str]:
-    """Names of the file's own scope that some code reads; a parameter of the same name is another one."""
+    """Names of the file's own scope that some code reads. A parameter with the same name is another variable."""
     text = ast.unparse(ast.fix_missing_locations(node))
     waiting = [symtable.symtable(text, "task.py", "exec")]
     found: set[str] = set()
@@ -185,8 +185,8 @@ class _Constants:
         self._tree = tree
         self._functions = functions
         self._fixed = fixed
-        #: Constants of the file that are integers or dtypes, those computed from others, in the order of the file, and what
-        #: else is assigned there, each with the reason why it is no size.
+        #: The file's integer and dtype constants, those computed from others, in file order, and other assigned
+        #: names, each with the reason why it is not a size.
         self._plain: dict[str, int | str] = {}
         self._derived: dict[str, ast.expr] = {}
         self._other: dict[str, str] = {}
@@ -213,14 +213,14 @@ class _Constants:
             elif self._is_simple(value):
                 self._derived[name] = value
             elif not isinstance(value, (ast.Constant, ast.UnaryOp)):
-                self._other[name] = f"sizes are not looked for in {_kind(value)}"
+                self._other[name] = f"sizes are not searched in {_kind(value)}"
 
     def _forget(self, name: str) -> None:
         self._plain.pop(name, None)
         self._derived.pop(name, None)
 
     def _is_simple(self, value: ast.expr) -> bool:
-        """An expression or a tuple of sizes: it can be computed again inside a function."""
+        """An expression or a tuple of sizes that can be computed again inside a function."""
         allowed = (ast.Constant, ast.Name, ast.Tuple, ast.List, ast.BinOp, ast.UnaryOp, ast.operator)
         parts = list(ast.walk(value))
         simple = all(isinstance(part, (*allowed, ast.unaryop, ast.expr_context)) for part in parts)
@@ -229,7 +229,7 @@ class _Constants:
         return simple and known and sizes
 
     def _sources(self, names: set[str]) -> set[str]:
-        """All constants that some names depend on, they themselves among them."""
+        """All constants on which some names depend, including themselves."""
         reached: set[str] = set()
         waiting = list(names)
         while waiting:
@@ -241,7 +241,7 @@ class _Constants:
         return reached
 
     def _reached(self) -> set[str]:
-        """Names that the two functions read, and those that functions of the file read which they call."""
+        """Names that the two functions read, including in functions of the file that they call."""
         called = {node.name: node for node in self._tree.body if isinstance(node, ast.FunctionDef)}
         reached: set[str] = set()
         waiting = list(self._functions)
@@ -254,7 +254,7 @@ class _Constants:
         return reached
 
     def lift(self) -> list[Knob]:
-        """Adds the parameters to the functions; what is read elsewhere goes into ``fixed``."""
+        """Adds the parameters to the functions. What other code reads goes into ``fixed``."""
         needs = {name: self._sources(_reads(node)) for name, node in self._functions.items()}
         elsewhere: set[str] = set()
         for node in self._tree.body:
@@ -310,7 +310,7 @@ def _kind(value: ast.expr) -> str:
 
 
 class _Literals(ast.NodeTransformer):
-    """Replaces integers that stand in a shape, or in the list of constructor arguments, by names."""
+    """Replaces integers in a shape, or in the list of constructor arguments, by names."""
 
     def __init__(self, stem: str, taken: set[str], *, tuples_only: bool = False) -> None:
         self._stem = stem
@@ -335,7 +335,7 @@ class _Literals(ast.NodeTransformer):
         return node
 
     def _replaced(self, node: ast.expr, place: int = 0) -> ast.expr:
-        """A name for a size; in a shared constant that of its place there, since (1, 2) has no size at 0."""
+        """A name for a size. In a shared constant it has the index there, since (1, 2) has no size at 0."""
         if isinstance(node, (ast.Tuple, ast.List)):
             self._elements(node)
             return node
@@ -362,7 +362,7 @@ class _Literals(ast.NodeTransformer):
         return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        """A shape that is written down before it is used."""
+        """A shape that is assigned before it is used."""
         self._elements(node.value)
         self.generic_visit(node)
         return node

@@ -1,6 +1,6 @@
-"""Calls a rebuilt task at given sizes, on fake tensors or real ones, and says whether that works and what it makes.
+"""Calls a rebuilt task at given sizes, on fake or real tensors, and reports whether it works and what it makes.
 
-Runs in a disposable process, which the task's code shares.
+Runs in a disposable process that also runs the task's code.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from evaluator.shapes.inference.knobs import Knob
 
 Values = dict[str, int | str]
 _MOST_WORDS = 240
-#: Fake tensors take a recurrent layer apart step by step, which lasts minutes where real ones take a second: after so long a
-#: call on them is broken off, unless the task is too large to be tried for real.
+#: Fake tensors run a recurrent layer step by step, which takes minutes where real ones take a second. So a call on
+#: them is aborted after this time, unless the task is too large to run for real.
 _FAKE_SECONDS, _FAKE_ONLY_BYTES = 3.0, 1 << 28
 
 
 class TimeOver(Exception):
-    """The deadline has passed: nothing new is tried, so what was not tried is not known."""
+    """The deadline has passed: no further size is tried, so untried ones stay unknown."""
 
 
 class TooSlow(BaseException):
-    """Something was broken off; no Exception, so that the task's own handlers let it pass."""
+    """A call was aborted. Not an Exception, so that the task's own handlers let it pass."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one call came to.
+    """The result of one call.
 
     Attributes:
         works: whether inputs, module and output could be made.
@@ -88,7 +88,7 @@ class Probe:
         return time.monotonic() > self._deadline
 
     def make(self, values: Values) -> tuple[nn.Module, list[Any]]:
-        """The module and its inputs, on real tensors unless a fake mode is in force."""
+        """The module and its inputs, on real tensors unless a fake mode is active."""
         taken = {
             function: {knob.name: values[knob.name] for knob in self._knobs if function in knob.functions}
             for function in ("get_init_inputs", "get_inputs")
@@ -102,7 +102,7 @@ class Probe:
         return model, list(inputs)
 
     def __call__(self, values: Values, *, fake: bool | None = None, again: bool = False) -> Outcome:
-        """Tries some sizes; what was tried before is not tried again, unless `again` asks for it.
+        """Tries some sizes. Sizes that were tried before are not tried again, unless `again` is set.
 
         Raises:
             TimeOver: it would have to be tried, and the time is over.
@@ -135,7 +135,7 @@ class Probe:
             words = f"they take longer than {_FAKE_SECONDS:.0f} s"
             return Outcome(False, words, seconds=time.monotonic() - started)
         except Exception as error:  # noqa: BLE001
-            # Whatever the user's code raises at sizes that it was not written for is an answer, not a fault.
+            # An exception of user code at sizes that it was not written for is a result, not an error.
             lines = [line for line in str(error).splitlines() if line.strip()] or [""]
             words = f"{type(error).__name__}: {lines[0]}"[:_MOST_WORDS]
             return Outcome(False, words, seconds=time.monotonic() - started)
@@ -161,10 +161,10 @@ def _bytes(tensors: Sequence[Any]) -> int:
 
 @contextmanager
 def broken_off(seconds: float) -> Iterator[None]:
-    """Raises :class:`TooSlow` after some seconds; in the main thread of a process that is not shared.
+    """Raises :class:`TooSlow` after some seconds. Use it in the main thread of a process that is not shared.
 
-    Compiled code may make another exception of it, and its caller something to say: after the time the block has been
-    too slow, however it ended.
+    Compiled code may convert it to another exception, and its caller may handle that. Once the time has passed,
+    the block counts as too slow, however it ended.
     """
     rang = False
 
@@ -175,7 +175,7 @@ def broken_off(seconds: float) -> Iterator[None]:
 
     started = time.monotonic()
     before = signal.signal(signal.SIGALRM, ring)
-    # One around it goes on counting.
+    # An enclosing timer keeps running.
     left = signal.setitimer(signal.ITIMER_REAL, seconds)[0]
     if 0 < left < seconds:
         signal.setitimer(signal.ITIMER_REAL, left)

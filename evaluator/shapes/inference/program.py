@@ -1,4 +1,4 @@
-"""What runs beside an untrusted task file in a disposable process: reads it, finds its space, writes JSON."""
+"""Runs beside an untrusted task file in a disposable process: reads it, finds its space, writes JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from evaluator.shapes.inference.knobs import FUNCTIONS, Knob, Rebuilt, Unreadable, rebuild
 
-#: Export costs more than all probes together; it is left out when they were slow.
+#: Export costs more than all probes together. It is skipped if they were slow.
 _EXPORT_UNTIL_SECONDS = 6.0
 #: It unrolls recurrent layers step by step, for minutes.
 _EXPORT_SECONDS = 5.0
@@ -39,7 +39,7 @@ def infer(text: str, deadline: float, *, with_export: bool = True) -> dict[str, 
     from evaluator.shapes.inference.probing import Probe, TimeOver, TooSlow, broken_off
     from evaluator.shapes.inference.search import Search, Unusable
 
-    # Fake tensors log a traceback for each size that an operator refuses, which is what is looked for here.
+    # Fake tensors log a traceback for each size that an operator refuses. Here refusals are expected.
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -67,7 +67,7 @@ def infer(text: str, deadline: float, *, with_export: bool = True) -> dict[str, 
     base = {knob.name: knob.default for knob in rebuilt.knobs}
     sentences = list(found.sentences)
     if probe.late:
-        sentences.append("the time for inference ran out: bounds may be tighter than they need be")
+        sentences.append("the time for inference ran out: bounds may be tighter than necessary")
     exported = exporting.Exported("not exported")
     if (
         with_export
@@ -105,7 +105,7 @@ def infer(text: str, deadline: float, *, with_export: bool = True) -> dict[str, 
 
 
 def _tied(knobs: list[Knob], axes: list[tuple[str, ...]]) -> str:
-    """Where sizes move together: functions around the two of the file that take one name for each."""
+    """For sizes that move together: wraps the file's two functions so that they take one name for each group."""
     first = {name: names[0] for names in axes for name in names}
     if all(name == one for name, one in first.items()):
         return ""
@@ -120,7 +120,7 @@ def _tied(knobs: list[Knob], axes: list[tuple[str, ...]]) -> str:
 
 
 def _load(rebuilt: Rebuilt) -> types.ModuleType:
-    # From a real file, since inspect and torch.jit read the source of what they are given.
+    # From a real file, because inspect and torch.jit read the source.
     path = os.path.abspath("rebuilt_task.py")
     with open(path, "w", encoding="utf-8") as file:
         file.write(rebuilt.source)
@@ -137,7 +137,7 @@ def _load(rebuilt: Rebuilt) -> types.ModuleType:
 
 
 def _differs(text: str, module: types.ModuleType, knobs: list[Knob]) -> str:
-    """Why the rebuilt file is not the file: at its own sizes it must make the same inputs and arguments."""
+    """Why the rebuilt file differs from the original: at its own sizes it must make the same inputs and arguments."""
     if all(knob.origin == "parameter" for knob in knobs):
         return ""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -165,10 +165,10 @@ def _differs(text: str, module: types.ModuleType, knobs: list[Knob]) -> str:
             made.append(forms)
     except Exception as error:  # noqa: BLE001
         return f"the task does not run at the sizes in its file ({type(error).__name__}: {str(error)[:200]})"
-    return "" if made[0] == made[1] else "the file rebuilt with its sizes as parameters makes other inputs"
+    return "" if made[0] == made[1] else "the file makes other inputs when its sizes are parameters"
 
 
-#: Run beside the task's text in a disposable process.
+#: Run beside the task's source in a disposable process.
 PROGRAM = (
     "from evaluator.shapes.inference.program import main\nmain('task.py', 'out/space.json', {deadline_s!r})\n"
 )

@@ -1,4 +1,4 @@
-"""Small shapes and every dtype run for real: fake tensors accept what a kernel may refuse."""
+"""Runs small shapes and every dtype for real: fake tensors accept what a kernel may refuse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class RealRuns:
     Args:
         probe: of the task.
         base: the sizes of its file.
-        found: what is to be confirmed; narrowed where it does not hold.
+        found: what is to be confirmed; narrowed if it does not hold.
         dtypes: knobs that are dtypes.
     """
 
@@ -52,7 +52,7 @@ class RealRuns:
                     return
 
     def _confirm_dtypes(self) -> None:
-        """Keeps the dtypes that run for real at small sizes: fake products take operands of two dtypes."""
+        """Keeps the dtypes that run for real at small sizes: fake products accept operands of two dtypes."""
         small = self._found.corner(
             self._base, {i: min(axis.low + axis.step, axis.high) for i, axis in enumerate(self._found.axes)}
         )
@@ -75,7 +75,7 @@ class RealRuns:
                 self._found.fixed[knob.name] = f"as another dtype than {knob.default} the task fails: {error}"
 
     def _raise_low(self, values: Values) -> bool:
-        """A real run that fails beside the smallest shape raises the bound of the first axis that mends it."""
+        """If a real run fails at the smallest shape, raises the bound of the first axis that fixes it."""
         # First the one that loses the least of its range.
         for axis in sorted(self._found.axes, key=lambda axis: -axis.default / max(axis.low, 1)):
             for factor in (2, 3, 4, 8):

@@ -1,4 +1,4 @@
-"""An inferred space as the referee believes it: what came out of the disposable process, validated."""
+"""An inferred space after validation: the disposable process that found it is untrusted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from evaluator.shapes.inference.program import PROGRAM
 from evaluator.shapes.space import Space, as_fields, parse_space
 
 DEADLINE_S = 20.0
-#: Between the program's own deadline and the one at which its process is killed, at most.
+#: Most seconds between the program's own deadline and the one at which its process is killed.
 _GRACE_S = 20.0
-#: Why there is no space where the machine, not the file, may be to blame.
+#: Why there is no space if the machine, not the file, may be the cause.
 TOO_LATE = "the task did not answer in time while its sizes were tried"
 _MOST_AXES = 12
 _MOST_SENTENCES = 60
@@ -23,7 +23,7 @@ _MOST_SOURCE = 1 << 20
 
 
 class RunsTools(Protocol):
-    """Whatever runs a trusted program beside untrusted files: :class:`evaluator.client.Referee`."""
+    """Runs a trusted program beside untrusted files: :class:`evaluator.client.Referee`."""
 
     def run_tool(self, program: str, files: dict[str, str], *, deadline_s: float) -> ToolResult:
         """See :meth:`evaluator.client.Referee.run_tool`."""
@@ -32,13 +32,13 @@ class RunsTools(Protocol):
 
 @dataclass(frozen=True)
 class Inferred:
-    """What could be found out about the sizes of a task.
+    """What could be inferred about the sizes of a task.
 
     Attributes:
         ok: whether there is a space at all.
         reason: why not.
         space: the dimensions, in the form of :mod:`evaluator.shapes.space`.
-        tied: names that move with a dimension, by its name (itself among them).
+        tied: names that move with a dimension, by its name (including itself).
         fixed: what cannot be varied, and why.
         sentences: what the user should know beyond the space.
         regimes: sizes at which the module's own code takes another path, by dimension.
@@ -68,12 +68,12 @@ class Inferred:
 
 
 def infer(tools: RunsTools, text: str, deadline_s: float = DEADLINE_S) -> Inferred:
-    """The space of a task file; its code runs in a disposable confined process only.
+    """The space of a task file. Its code runs only in a disposable sandboxed process.
 
     Args:
         tools: what runs it.
-        text: the task file; anybody's.
-        deadline_s: seconds for the search; beyond it, bounds stay as tight as they were found.
+        text: the task file, untrusted.
+        deadline_s: seconds for the search; after that, bounds stay as tight as they are.
     """
     program = PROGRAM.format(deadline_s=deadline_s)
     result = tools.run_tool(program, {"task.py": text}, deadline_s=deadline_s + min(_GRACE_S, 2 * deadline_s))
@@ -94,7 +94,7 @@ def refused(reason: str) -> Inferred:
 
 
 def from_json(plain: Any) -> Inferred:
-    """Validates an answer of the disposable process, which the task's code shares.
+    """Validates an answer of the disposable process, which also runs the task's code.
 
     Raises:
         ValueError: it has another form.

@@ -1,4 +1,4 @@
-"""The search: each size alone, ties between equal sizes, what must divide them, bounds, and the corners of the box."""
+"""The search: each size alone, ties between equal sizes, divisibility, bounds, and the corners of the box."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from evaluator.shapes.inference.knobs import DTYPES, Knob
 from evaluator.shapes.inference.probing import Outcome, Probe, TimeOver, Values, moved
 from evaluator.shapes.inference.real_runs import RealRuns
 
-#: Largest legal size that is proposed, as a multiple of the one in the file. The sampler caps memory by itself.
+#: Largest proposed size, as a multiple of the one in the file. The sampler caps memory itself.
 _GROWTHS = (4, 16)
 #: A call that takes longer is not tried at larger sizes: a loop over the size would only take longer.
 _SLOW_SECONDS = 0.15
 _MOST_STEP = 4096
-#: Steps above the file's size at which one that divides another size gives itself away.
+#: How many steps above the file's size a size that divides another one is recognized.
 _LOOKED_AT = (1, 2, 3, 4, 5, 6, 7)
 _SETTING = (
-    "a setting and no size, since inputs and weights keep their shapes whatever its value (as a keyword parameter of "
+    "a setting, not a size, since inputs and weights keep their shapes at every value (as a keyword parameter of "
     "get_init_inputs() it would be varied)"
 )
-_NOT_TRIED = "the time for inference was over before its sizes were tried"
-#: Fake tensors take some modules apart (recurrent ones call by call); from here on real ones may be quicker, so many times.
+_NOT_TRIED = "the time for inference ran out before its sizes were tried"
+#: Fake tensors run some modules step by step (recurrent ones call by call). Above this time and this ratio, switch
+#: to real ones.
 _FAKE_SLOW_SECONDS, _REAL_QUICKER = 0.08, 4
 
 
@@ -66,10 +67,10 @@ class Search:
         return outcome
 
     def _quicker(self, fake: Outcome) -> Outcome:
-        """Goes over to real tensors where fake ones take much longer."""
+        """Switches to real tensors if fake ones take much longer."""
         if fake.seconds < _FAKE_SLOW_SECONDS or fake.nbytes > MOST_BYTES // 8:
             return fake
-        # The first call of a process pays for what it imports.
+        # The first call of a process includes imports.
         fake = self._probe(self._base, again=True)
         if fake.seconds < _FAKE_SLOW_SECONDS:
             return fake
@@ -105,7 +106,7 @@ class Search:
         return self.found
 
     def _give_up_rest(self) -> None:
-        """After the deadline: what was not tried is not varied."""
+        """After the deadline: untried sizes stay fixed."""
         for axis in [axis for axis in self.found.axes if axis.low == axis.high]:
             self.found.axes.remove(axis)
             self.found.fixed |= dict.fromkeys(axis.names, _NOT_TRIED)
@@ -123,7 +124,7 @@ class Search:
                 self.found.fixed[knob.name] = _SETTING
             elif not self._free((knob.name,), int(knob.default), most_step=1):
                 waiting.append(knob)
-        # Ties before rules of divisibility: one half of a tie may run by itself at a few lucky sizes.
+        # Ties before divisibility: one half of a tie may run by itself at a few lucky sizes.
         for knob in self._tie(waiting):
             if not self._free((knob.name,), int(knob.default)):
                 self._choose(knob)
@@ -138,10 +139,11 @@ class Search:
         )
 
     def _is_setting(self, knob: Knob, start: Outcome) -> bool:
-        """Whether a constant goes to the constructor alone and shapes neither inputs nor weights: a stride, an axis.
+        """Whether a constant goes only to the constructor and shapes neither inputs nor weights: a stride, an
+        axis.
 
-        What has to divide a size, as heads do, is none (beyond a value that fails others work), nor is what is a dimension
-        of the output itself, such as how many of the largest are taken.
+        A size that must divide another one, such as heads, is not a setting (other values work beyond one that
+        fails). Neither is a dimension of the output itself, such as k in a top-k.
         """
         if knob.origin == "parameter" or knob.name in self._of_inputs:
             return False
@@ -161,12 +163,14 @@ class Search:
 
     @staticmethod
     def _same(after: Outcome, start: Outcome) -> bool:
-        """Whether nothing but values changed: then a size was rounded to the one before, or it is none."""
+        """Whether only values changed: then a size was rounded to the one before, or it is not a size."""
         made = (after.inputs, after.arguments, after.outputs)
         return after.works and made == (start.inputs, start.arguments, start.outputs)
 
     def _free(self, names: tuple[str, ...], default: int, most_step: int = _MOST_STEP) -> bool:
-        """Adds an axis if sizes above the default work, or else below: the least step that does must divide them."""
+        """Adds an axis if sizes above the default work, or otherwise below: the smallest working step must divide
+        them.
+        """
         steps = _divisors(default, most_step)
         for step in steps:
             if self._moves(names, default, default + step) and (
@@ -181,7 +185,9 @@ class Search:
         return False
 
     def _unless_divisor(self, axis: Axis) -> bool:
-        """Adds an axis, unless larger sizes work beyond one that does not: it has to divide another size, as heads do."""
+        """Adds an axis, unless larger sizes work beyond one that fails: then it must divide another size, as heads
+        do.
+        """
         start, after = self._at(axis.names, axis.default), self._at(axis.names, axis.default + axis.step)
         if not after.works or after.inputs == start.inputs:
             above = [self._works(axis.names, axis.default + count * axis.step) for count in _LOOKED_AT]
@@ -196,7 +202,7 @@ class Search:
         return outcome.works and not self._same(outcome, self._at(names, default))
 
     def _tie(self, waiting: list[Knob]) -> list[Knob]:
-        """Equal sizes that only work when they move together become one axis under the first one's name."""
+        """Equal sizes that only work when they move together become one axis, under the first one's name."""
         left = list(waiting)
         for knob in waiting:
             equal = [other for other in left if other.default == knob.default]
@@ -210,7 +216,7 @@ class Search:
         return left
 
     def _partners(self, equal: list[Knob]) -> list[Knob]:
-        """The fewest of some equal sizes, the first among them, that work together where each alone fails."""
+        """The smallest group of equal sizes, including the first, that works together although each alone fails."""
         default = int(equal[0].default)
         for step in _divisors(default, _MOST_STEP):
             value = default + step
@@ -226,14 +232,14 @@ class Search:
         return []
 
     def _choose(self, knob: Knob) -> None:
-        """A size that has to divide another one takes some of the default's own divisors and doubles."""
+        """A size that must divide another one takes some of the default's own divisors and doubles."""
         default = int(knob.default)
         candidates = sorted({*(value for value in range(1, 2 * default + 1) if _kin(value, default))})
         works = tuple(value for value in candidates[:24] if self._works((knob.name,), value))
         if len(works) > 1:
             self.found.choices[knob.name] = (default, *(value for value in works if value != default))
             self.found.sentences.append(
-                f"{knob.name} takes few values, as what divides another size does: of its own divisors and doubles "
+                f"{knob.name} takes few values, because it must divide another size: of its own divisors and doubles "
                 f"{', '.join(map(str, works))} work"
             )
         else:
@@ -256,7 +262,7 @@ class Search:
                 continue
             axis.high = self._highest(axis, top, max(MOST_BYTES, 2 * start.nbytes))
             if not outcome.works and axis.high < top - axis.step:
-                words = f"above {axis.high} the task fails with the other sizes as they are ({outcome.error})"
+                words = f"above {axis.high} the task fails with the other sizes unchanged ({outcome.error})"
                 self.found.sentences.append(f"{axis.names[0]}: {words}")
             return
 

@@ -1,4 +1,7 @@
-"""Rules over opened shapes: one file each, all with ``check(probes)``; a finding counts only if every probe shows it."""
+"""Rules over opened shapes: one file each, all with ``check(probes)``.
+
+A finding counts only if every probe shows it.
+"""
 
 from __future__ import annotations
 

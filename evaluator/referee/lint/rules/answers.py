@@ -1,4 +1,4 @@
-"""Answers that need no computation: zeros, one constant, or the first output again, right within the tolerance."""
+"""Answers that need no computation: zeros, one constant, or the first output again, if the tolerance accepts them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from evaluator.oracle.arrays import Array
 from evaluator.referee.lint.findings import LintFinding
 from evaluator.referee.lint.probe import Probe, Result
 
-#: Where outputs of one shape differ by less than this share of their size, a tolerance of RL projects (1e-2) is generous.
+#: If outputs of one shape differ by less than this share of their size, a tolerance of RL projects (1e-2) is too
+#: wide.
 HARDLY = 1e-3
 
 
 def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
-    """See the module."""
+    """Finds answers without computation that would be accepted."""
     if all(not any(_varies(probe)) for probe in probes):
         yield LintFinding(
             "inputs_never_vary",
@@ -30,7 +31,7 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
             "error",
             f"an output of zeros is right within the tolerance (at {probes[0].where})",
             "look for what cancels or clips everything (a difference from its own mean, a clamp, a ReLU after a large "
-            "subtraction) and take it out, or draw inputs for which it does not",
+            "subtraction) and remove it, or draw inputs for which it does not",
         )
     elif all(_constant_passes(probe) for probe in probes):
         yield LintFinding(
@@ -44,7 +45,7 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
         yield LintFinding(
             "replay_passes",
             "error",
-            f"the output for one input is right for others, too (at {probes[0].where})",
+            f"the output for one input is also right for others (at {probes[0].where})",
             "let the output depend on the inputs by more than the tolerance: weights of larger spread (`def redraw(model, generator)` in the "
             "file), fewer reductions in a row, inputs of larger spread",
         )
@@ -52,14 +53,14 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
         yield LintFinding(
             "hardly_varies",
             "warning",
-            f"outputs for different inputs differ by {max(map(variation, probes)):.1g} of their size only",
+            f"outputs for different inputs differ by only {max(map(variation, probes)):.1g} of their size",
             "draw inputs of larger spread, or return the result before it is averaged",
         )
     yield from _single_outputs(probes)
 
 
 def _varies(probe: Probe) -> list[bool]:
-    """Per input tensor whether its contents differ from draw to draw."""
+    """For each input tensor, whether its contents differ between draws."""
     contents = [probe.contents(case) for case in probe.cases]
     return [
         any(not np.array_equal(_bits(row[position]), _bits(contents[0][position])) for row in contents[1:])
@@ -72,7 +73,7 @@ def _bits(values: Array) -> Array:
 
 
 def _passes(probe: Probe, make: object) -> bool:
-    """Whether outputs made from the right ones by ``make`` are right for every content."""
+    """Whether outputs made from the right ones by ``make`` are accepted for every content."""
     assert callable(make)
     return all(
         probe.accepts_all(case, Result([make(values) for values in result.values]))
@@ -111,7 +112,7 @@ def _replay_passes(probe: Probe) -> bool:
 
 
 def _single_outputs(probes: Sequence[Probe]) -> Iterator[LintFinding]:
-    """Of several results one may be trivial while others are not: that marks the task."""
+    """One of several results may be trivial while others are not. That marks the task."""
     count = len(probes[0].results[0].values)
     for output in range(count):
         if count > 1 and all(probe.is_result(output) and _is_zero(probe, output) for probe in probes):
@@ -134,7 +135,7 @@ def _is_zero(probe: Probe, output: int) -> bool:
 
 
 def variation(probe: Probe) -> float:
-    """How much floating outputs differ from content to content, relative to their root mean square; 1 where there are none."""
+    """How much floating outputs differ between contents, relative to their root mean square; 1 if there are none."""
     largest, found = 0.0, False
     for output, first in enumerate(probe.results[0].values):
         if first.dtype.kind not in "fc" or not first.size or not probe.is_result(output):

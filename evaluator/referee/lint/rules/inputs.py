@@ -14,12 +14,12 @@ from evaluator.referee.lint.probe import Probe, disturbed, same
 _UNKNOWN, _MATTERS, _HARDLY, _IDLE = "unknown", "matters", "within the tolerance", "not in a bit"
 
 
-#: Of more inputs than so many (lists of gradients) a few are looked at.
+#: With more inputs than this (lists of gradients), only a few are tested.
 _MOST = 12
 
 
 def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
-    """One finding per input tensor that may be anything."""
+    """One finding per input tensor whose values do not matter."""
     count = min(len(probe.inputs) for probe in probes)
     for position in range(0, count, -(-count // _MOST) or 1):
         tensor = probes[0].inputs[position]
@@ -33,14 +33,14 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
 
 
 def remarks(probe: Probe) -> list[str]:
-    """How contents are drawn anew, where it is not from all numbers: no fault, and good to know."""
+    """Notes on how contents are drawn, if not from all numbers: not a fault, but useful to know."""
     told = []
     for number, tensor in enumerate(probe.inputs, 1):
         if tensor.structure.words:
             told.append(f"input {number} ({tensor.structure.words}): every content keeps that")
         if tensor.may_be_negative:
             told.append(
-                f"input {number} is never negative as get_inputs() draws it, and is tried with both signs all the same; where it never can be, "
+                f"input {number} is never negative as get_inputs() draws it, but is tested with both signs anyway; if it never can be negative, "
                 'say so with DOMAIN = {"its name in forward": "non_negative"}'
             )
     return told
@@ -53,13 +53,13 @@ def _finding(position: int, tensor: TensorInput, where: str, found: list[str]) -
         "error",
         f"input {position + 1} ({tensor.meta.dtype} of shape {list(tensor.meta.shape)} at {where}) does not matter: "
         f"other values change the output {amount}",
-        "use it or take it out of get_inputs(); if a model should see it, look for a dimension that is read as another "
+        "use it or remove it from get_inputs(); if a model should see it, look for a dimension that is read as another "
         "one (batch_first) and for a part of the result that is dropped",
     )
 
 
 def _effect(probe: Probe, position: int) -> str:
-    """What other values of one input do, the others being as they were."""
+    """The effect of other values of one input, with the others unchanged."""
     tensor = probe.inputs[position]
     case, first = probe.cases[0], probe.results[0]
     base = probe.contents(case)

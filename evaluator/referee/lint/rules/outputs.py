@@ -1,4 +1,4 @@
-"""Results in which most elements say nothing: constant along an axis, saturated, not finite."""
+"""Results in which most elements carry no information: constant along an axis, saturated, not finite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evaluator.oracle.arrays import Array
 from evaluator.referee.lint.findings import LintFinding
 from evaluator.referee.lint.probe import Probe
 
-#: A floating output is saturated when so many of its elements are the same one or two values.
+#: A floating output is saturated if this share of its elements has one or two values.
 _SATURATED, _FEWEST = 0.99, 64
 
 
@@ -21,7 +21,7 @@ def check_finite(probes: Sequence[Probe]) -> Iterator[LintFinding]:
             "empty_output",
             "error",
             f"its output has no elements ({_shape(probes[0], 0)} at {probes[0].where}), so there is nothing to compute",
-            "look for a slice that keeps nothing ([:, :0]), or a size that comes out as 0, and return what has elements",
+            "look for a slice that keeps nothing ([:, :0]), or a size that is computed as 0, and return something with elements",
         )
         return
     for output, name, severity in _results(probes):
@@ -35,7 +35,9 @@ def check_finite(probes: Sequence[Probe]) -> Iterator[LintFinding]:
 
 
 def check_shapes(probes: Sequence[Probe]) -> Iterator[LintFinding]:
-    """Outputs whose shape depends on values: neither blocks of timed calls nor a dispatcher can know it beforehand."""
+    """Outputs whose shape depends on values: neither blocks of timed calls nor a dispatcher can know it in
+    advance.
+    """
     for probe in probes:
         shapes = [tuple(meta.shape for meta in case.metas) for case in probe.cases]
         for other in shapes[1:]:
@@ -53,14 +55,14 @@ def check_shapes(probes: Sequence[Probe]) -> Iterator[LintFinding]:
 
 
 def check_state(probes: Sequence[Probe]) -> Iterator[LintFinding]:
-    """Weights and buffers that a call changes although its results do not depend on that."""
+    """Weights and buffers that a call changes although its results do not depend on them."""
     names = [str(name)[:60] for name in probes[0].seen.get("changed_state", ())]
     if names:
         yield LintFinding(
             "changes_state",
             "error",
-            f"forward() updates {', '.join(map(repr, names))}, which a candidate would not do",
-            "declare TRAINING = True (what buffers hold after a call is then compared like an output), or keep the update out of forward()",
+            f"forward() updates {', '.join(map(repr, names))}, which a candidate would not reproduce",
+            "declare TRAINING = True (buffer values after a call are then compared like an output), or move the update out of forward()",
         )
 
 
@@ -73,7 +75,7 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
                 "constant_along_axis",
                 severity,
                 f"{name} is the same all along dimension {axes[0]} ({_shape(probes[0], output)} at {probes[0].where})",
-                "let it depend on what lies along that dimension, or return one slice: a dimension that was reduced and "
+                "let it depend on the values along that dimension, or return one slice: a dimension that was reduced and "
                 "spread again, or a batch that is read as a sequence, looks like this",
             )
         elif all(_saturated(values) for values in _all(probes, output)):
@@ -86,12 +88,12 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
 
 
 def _results(probes: Sequence[Probe]) -> list[tuple[int, str, str]]:
-    """The module's own results: number, name and how bad it is if one is degenerate."""
+    """The module's own results: index, name and severity if one is degenerate."""
     count = len(probes[0].results[0].values)
     results = [output for output in range(count) if all(probe.is_result(output) for probe in probes)]
     if len(results) == 1:
         return [(results[0], "the output", "error")]
-    # A task of several results may well return one that is the same for all rows.
+    # A task with several results may well return one that is the same for all rows.
     return [(output, f"output {output + 1}", "warning") for output in results]
 
 
@@ -104,7 +106,7 @@ def _never_finite(values: Array) -> bool:
 
 
 def _constant_axes(probes: Sequence[Probe], output: int) -> list[int]:
-    """Dimensions, longer than one in every probe, along which every result is the same up to the tolerance."""
+    """Dimensions, longer than one in every probe, along which every result is constant up to the tolerance."""
     dimensions = {values.ndim for values in _all(probes, output)}
     if len(dimensions) != 1:
         return []

@@ -1,8 +1,8 @@
 """Rows of a batch that influence each other.
 
-Whether they should is nobody's to know but the author's: a batch norm or a contrastive loss mixes them on purpose. So this
-marks a task only where one of two things makes it likely that it was not meant: an attention or recurrent module made without
-``batch_first``, or a first dimension that DIMS calls a batch, in a module that is in eval mode.
+Only the author knows whether they should: a batch norm or a contrastive loss mixes them on purpose. So this marks
+a task only if one of two things makes it likely to be a mistake: an attention or recurrent module made without
+``batch_first``, or a first dimension that DIMS calls a batch, in a module in eval mode.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BATCH = ("batch", "batch_size", "bs", "b")
 
 
 def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
-    """See the module."""
+    """Finds rows that influence each other, probably by mistake."""
     if probes[0].shape.inputs.call.backward or not all(_mixed(probe) for probe in probes):
         return
     suspects = [name for name in probes[0].seen.get("sequence_first", []) if isinstance(name, str)]
@@ -27,7 +27,7 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
         yield LintFinding(
             "batch_mixed",
             "warning",
-            f"rows of the first dimension influence each other, and {suspects[0][:80]} takes that dimension for the sequence",
+            f"rows of the first dimension influence each other, and {suspects[0][:80]} uses that dimension as the sequence",
             "pass batch_first=True if the first dimension is the batch; otherwise put the sequence first on purpose and "
             "say so in the docstring",
         )
@@ -56,7 +56,7 @@ def _mixed(probe: Probe) -> bool:
         if is_inexact(tensor.meta.dtype)
         and len(tensor.meta.shape) > 1
         and tensor.meta.shape[0] == rows
-        # All rows of a mask that was expanded are one.
+        # All rows of an expanded mask are the same memory.
         and tensor.meta.strides[0]
         else content
         for content, replacement, tensor in zip(base, other, probe.shape.inputs.tensors, strict=True)

@@ -1,4 +1,4 @@
-"""Parts of a module without effect, and operands that were spread along a dimension that may not have been meant."""
+"""Parts of a module without effect, and operands that were broadcast along a dimension, perhaps by mistake."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SHOWN = 3
 
 
 def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
-    """What the reference's process says of itself; it only describes, so all of it is checked for its form."""
+    """Findings from the report of the reference's process. It only describes, so its form is checked."""
     weights = _everywhere(probes, "idle_state")
     if weights:
         yield LintFinding(
             "weight_unused",
             "warning",
             f"{_listed(weights, 'weight')} may change without a bit of the output changing",
-            "use them or take them out: a branch that never runs, is multiplied by zero or is dropped looks like this",
+            "use them or remove them: a branch that never runs, is multiplied by zero or is dropped looks like this",
         )
     steps = _everywhere(probes, "idle_steps")
     if steps:
@@ -30,15 +30,15 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
             "dead_branch",
             "warning",
             f"the result of {_listed(steps, 'operation')} may change without a bit of the output changing",
-            "take the computation out, or let its result reach the output: whoever leaves it out wins without a better kernel",
+            "remove the computation, or let its result reach the output: a candidate that skips it wins without a better kernel",
         )
     constant = [name for name in _constant_buffers(probes[0]) if name in _constant_buffers(probes[-1])]
     if constant:
         yield LintFinding(
             "constant_buffer",
             "warning",
-            f"{_listed(constant, 'buffer')} of one number everywhere stays as it is, so whoever leaves it out or writes it down as that number is right",
-            "make it a parameter, which is drawn anew, if other values may be loaded, or a number in the source if not",
+            f"{_listed(constant, 'buffer')} has one value everywhere and never changes, so a candidate that omits it or hard-codes that value is right",
+            "make it a parameter, which is redrawn, if other values may be loaded; otherwise make it a number in the source",
         )
     spread = _spread(probes[0])
     if spread and all(_spread(probe) for probe in probes[1:]):
@@ -46,14 +46,14 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
         yield LintFinding(
             "accidental_broadcast",
             "warning",
-            f"in {operation}, what comes from input {vector} (shape {shapes[0]}) is spread along the rows of what comes "
+            f"in {operation}, what comes from input {vector} (shape {shapes[0]}) is broadcast along the rows of what comes "
             f"from input {other} (shape {shapes[1]}), and that fits only because both sizes are equal",
             "if it belongs to the rows, write x.unsqueeze(-1), or squeeze the other; if not, give rows and columns sizes of their own in DIMS",
         )
 
 
 def _constant_buffers(probe: Probe) -> list[str]:
-    """Floating entries of the state that are not drawn anew, as parameters are, and hold one number."""
+    """Floating entries of the state that are not redrawn, as parameters are, and hold one number."""
     return [
         entry.name[:80]
         for entry in probe.shape.inputs.state
@@ -63,7 +63,7 @@ def _constant_buffers(probe: Probe) -> list[str]:
 
 
 def _is_updated(probe: Probe, name: str) -> bool:
-    """Whether a call leaves more than one number in a buffer: then it is an output, and no constant."""
+    """Whether a call leaves more than one number in a buffer: then it is an output, not a constant."""
     buffers = probe.shape.inputs.call.buffers
     if name not in buffers:
         return False
@@ -72,7 +72,7 @@ def _is_updated(probe: Probe, name: str) -> bool:
 
 
 def _is_one_number(entry: StateEntry) -> bool:
-    """Whether all elements of an entry are the same, bit by bit."""
+    """Whether all elements of an entry are the same, bit for bit."""
     rows = (
         entry.values if isinstance(entry.values, np.ndarray) else entry.values.view(-1, entry.meta.item_bytes)
     )
@@ -83,7 +83,7 @@ def _everywhere(probes: Sequence[Probe], key: str) -> list[str]:
     """Names that every probe reports, in the first one's order."""
     names = list(dict.fromkeys(_texts(probes[0].seen.get(key))))
     for probe in probes[1:]:
-        # Most tasks have none, and a second look takes time.
+        # Most tasks have none, and a second inspection takes time.
         if names:
             others = set(_texts(probe.seen.get(key)))
             names = [name for name in names if name in others]
@@ -100,7 +100,9 @@ def _listed(names: list[str], kind: str) -> str:
 
 
 def _spread(probe: Probe) -> tuple[str, int, int, list[list[int]]] | None:
-    """The first operation that spreads one input against another: its name, both inputs (from 1) and both shapes."""
+    """The first operation that broadcasts one input against another: its name, both inputs (from 1) and both
+    shapes.
+    """
     try:
         for entry in probe.seen.get("spread", []):
             vector, other = int(entry["vector"][0]) + 1, int(entry["other"][0]) + 1
