@@ -19,7 +19,7 @@ from evaluator.referee.open_shape import OpenShape
 from evaluator.sources import CandidateSource
 from tests.attacks.test_candidates import TASK
 
-pytestmark = [pytest.mark.attacks, pytest.mark.timeout(240), pytest.mark.shares]
+pytestmark = [pytest.mark.attacks, pytest.mark.timeout(240)]
 
 HEAD = """
 import ctypes, os, sys

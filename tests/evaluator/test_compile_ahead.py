@@ -19,8 +19,6 @@ from evaluator.referee.evaluation import Evaluation, Request
 from evaluator.referee.open_shape import Baseline
 from tests.evaluator.judging import replaced, task
 
-pytestmark = pytest.mark.shares
-
 GIB = 1 << 30
 NAMES = ("compile_default", "max-autotune")
 

@@ -13,8 +13,6 @@ from evaluator.referee.measure import SharedClock, _estimate, _Quad, effort_for,
 from evaluator.referee.open_shape import Baseline
 from evaluator.referee.ranking import guess_us
 
-pytestmark = pytest.mark.shares
-
 MS = 1_000_000
 
 

@@ -17,8 +17,6 @@ from evaluator.shapes.space import ChoiceDim, IntegerDim
 from kernelbench_tasks import catalog
 from tests.evaluator.hidden_dims import compare, declared, hidden
 
-pytestmark = pytest.mark.shares
-
 _HEAD = "import torch\nimport torch.nn as nn\n"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 
 # Triton candidates are checked by its interpreter and never timed.
-pytestmark = pytest.mark.shares
-
 TASK = TaskSource("row_sum", catalog.load("row_sum").source)
 SHAPES = {
     "visible": [{"rows": 4, "cols": 70, "dtype": "float32"}, {"rows": 2, "cols": 300, "dtype": "float32"}]
@@ -55,12 +52,6 @@ class ModelNew(nn.Module):
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
 )
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("interpreted")) as running:
-        yield running
 
 
 @needs_triton

@@ -19,8 +19,6 @@ from evaluator.referee.memory_size import ShapeNeeds
 from evaluator.referee.room import MoreMemoryNeeded, Room, TaskMemory
 from evaluator.timing.memory_parts import PARTS, Held, MemoryParts
 
-pytestmark = pytest.mark.shares
-
 GIB = 1 << 30
 
 

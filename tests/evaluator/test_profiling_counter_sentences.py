@@ -7,8 +7,6 @@ import pytest
 from evaluator.profiling.counter_sentences import sentences, short_name
 from evaluator.profiling.counter_table import PIPES, STALLS, Counted
 
-pytestmark = pytest.mark.shares
-
 VECTOR = "void at::native::vectorized_elementwise_kernel<4, at::native::exp_kernel, char *[2]>(int, T2, T3)"
 IDLE = {"dram_pct": 20.0, "l2_pct": 15.0, "sm_pct": 18.0}
 

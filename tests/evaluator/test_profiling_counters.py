@@ -31,8 +31,6 @@ from evaluator.referee.core import RefereeCore
 from evaluator.referee.tool_run import ToolResult
 from tests.evaluator.test_profiling import GPU, measured
 
-pytestmark = pytest.mark.shares
-
 FIXED = [
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC",
 ]  # fmt: skip

@@ -10,8 +10,6 @@ import torch
 
 from evaluator.referee import spoiling
 
-pytestmark = pytest.mark.shares
-
 WORDS = 1 << 18
 
 
