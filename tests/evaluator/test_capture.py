@@ -154,9 +154,9 @@ def test_an_exception_is_not_a_call() -> None:
 @pytest.mark.parametrize(
     ("name", "dims"),
     [
-        ("perceptron", {"batch", "length"}),
         ("attention", {"batch", "length"}),
-        ("convolution", {"batch", "length"}),
+        pytest.param("perceptron", {"batch", "length"}, marks=pytest.mark.slow),
+        pytest.param("convolution", {"batch", "length"}, marks=pytest.mark.slow),
         pytest.param("block", {"batch", "length"}, marks=pytest.mark.slow),
     ],
 )

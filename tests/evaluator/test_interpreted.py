@@ -73,6 +73,7 @@ def test_a_wrong_kernel_is_rejected(referee: Referee) -> None:
     assert (verdict["verdict"], verdict["findings"][-1]["rule"]) == ("incorrect", "wrong_result")
 
 
+@pytest.mark.slow
 @needs_triton
 def test_shapes_drawn_for_the_interpreter_are_small(referee: Referee) -> None:
     drawn = referee.describe(TASK)["shapes"]["visible"]
