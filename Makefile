@@ -2,7 +2,7 @@
 # make demo TASK=f.py  the same with your own module
 # make serve           API, dashboard and worker on one port (HOST=, PORT=, SERVE_ARGS=)
 # make test            what CI tests (PYTEST_ARGS="-k name -x" for a part of it)
-# make test-all        that, and whole jobs with the real referee: slow, and only meaningful on a quiet machine
+# make test-all        that, and what takes long: slow, and only meaningful on a quiet machine
 # make lint            formatter, linter, types, import contract
 # make install         the environment of `make demo` alone; make lock: resolve constraints.txt anew
 # make catalogue       write docs/catalogue.md from the task files (not committed)
@@ -53,7 +53,7 @@ test: $(STAMPS)/dev
 
 .PHONY: test-all
 test-all: $(STAMPS)/dev
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m scripts.run_tests -m "" $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(STAMPS)/dev

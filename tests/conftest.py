@@ -4,7 +4,7 @@ On a newcomer's machine a test whose program is missing (a browser, Redis, Postg
 that says what to install. `KERNELWRIGHT_REQUIRE` (a comma separated list of `browser`, `redis`, `postgres`, `gpu`, or
 `all`) names what must be there: then the missing program, or a test that skips itself, is a failure. CI sets it.
 
-Tests that time something must have the machine to themselves (`is_alone`); all others may share it. `make test` runs the two
+Tests that time something must have the machine to themselves (marker `alone`); all others share it. `make test` runs the two
 parts one after the other, `--part` is how it chooses. Without `--part` every test runs.
 """
 
@@ -13,11 +13,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import servers
+
+if TYPE_CHECKING:
+    from evaluator.client import Referee
 
 # A test has no time limit, and neither has drawing its examples: a shared machine stands still for a second now and then.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,12 +41,6 @@ ABSENCE: dict[str, tuple[Callable[[], bool], str]] = {
 }
 
 
-# Fixtures that are a referee, which times what it judges, or a service whose worker has one.
-TIMING_FIXTURES = frozenset({"referee", "core", "working_service"})
-# Attacks on the clock, verdicts that must not be disturbed, and the referee's own parts, many of which are about time.
-TIMING_FOLDERS = ("tests/attacks/", "tests/corpus/", "tests/evaluator/")
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--part`."""
     parser.addoption(
@@ -54,13 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def is_alone(item: pytest.Item) -> bool:
     """Whether a test needs the machine to itself, since what it measures, or the time that it waits, would else be another."""
-    if item.get_closest_marker("shares") is not None:
-        return False
-    return (
-        item.get_closest_marker("alone") is not None
-        or item.nodeid.startswith(TIMING_FOLDERS)
-        or not TIMING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-    )
+    return item.get_closest_marker("alone") is not None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -134,6 +126,15 @@ def pytest_runtest_makereport(
             f"skipped, although KERNELWRIGHT_REQUIRE asks for {', '.join(required)}: {report.longrepr}"
         )
     return report
+
+
+@pytest.fixture(scope="session")
+def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
+    """One referee of the CPU for all tests of this process: surviving every candidate is part of the test."""
+    from evaluator.client import Referee
+
+    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
+        yield running
 
 
 @pytest.fixture

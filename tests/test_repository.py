@@ -230,7 +230,7 @@ def test_installed_packages_are_the_pinned_ones() -> None:
 def test_ci_runs_the_commands_of_the_readme() -> None:
     ci = (REPOSITORY / ".ci/run").read_text(encoding="utf-8")
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert re.findall(r"^make (\w+)", ci, flags=re.MULTILINE) == ["lint", "test"]
+    assert "\nmake lint " in ci and '\nmake "${1:-test}" ' in ci
     assert "make test" in readme
     assert "make demo" in readme
 

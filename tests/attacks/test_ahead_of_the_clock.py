@@ -6,13 +6,15 @@ that was ever theirs. What each gained before it was held back is in its text.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
-from tests.attacks.test_candidates import xfail_if_voided
+from tests.evaluator.judging import until_timed
 
-pytestmark = [pytest.mark.attacks, pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.attacks, pytest.mark.slow, pytest.mark.timeout(280), pytest.mark.alone]
 
 LINEAR = TaskSource(
     "few_rows_and_many_weights",
@@ -315,8 +317,9 @@ def test_work_at_another_time_gains_nothing(case: str, referee: Referee) -> None
     task, source, shape = _CASES[case]
     for attempt in range(2):  # noise may once say that it did
         candidate = CandidateSource(source, "external", f"{case} {attempt}")
-        verdict = referee.evaluate(task, candidate, shapes={"visible": [shape]}, splits=["visible"])
-        xfail_if_voided(verdict)
+        verdict = until_timed(
+            partial(referee.evaluate, task, candidate, shapes={"visible": [shape]}, splits=["visible"])
+        )
         words = ("accepted", "cheating", "incorrect", "contract_violation")
         assert verdict["verdict"] in words, verdict["reason"]
         if verdict["verdict"] != "accepted" or verdict["summary"]["geomean_speedup"] <= 1.05:

@@ -1,4 +1,8 @@
-"""Every planted candidate gets the verdict that its own first lines announce, and the next one is judged all the same."""
+"""Every planted candidate gets the verdict that its own first lines announce, and the next one is judged all the same.
+
+Most faults show in the checks, which need no clock. A file with the line `# shows: when timed` is judged with one, as is a file
+that says that it gains nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
+from tests.evaluator.judging import until_timed
 
 HERE = Path(__file__).parent
 TASK = TaskSource("attacked", (HERE / "task.py").read_text(encoding="utf-8"))
@@ -20,9 +25,11 @@ SHAPES = {
     "visible": [{"rows": 64, "cols": 96}],
     "adversarial": [{"rows": 3, "cols": 17}, {"rows": 1, "cols": 8}],
 }
-_DEADLINE_S = 90.0
+#: The same for the checks alone: adversarial shapes are never timed.
+_CHECKED = {"adversarial": SHAPES["visible"] + SHAPES["adversarial"]}
+_DEADLINE_S = 200.0
 
-pytestmark = [pytest.mark.attacks, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.attacks, pytest.mark.timeout(400)]
 
 
 def expectation(source: str) -> tuple[list[str], str | None]:
@@ -32,41 +39,56 @@ def expectation(source: str) -> tuple[list[str], str | None]:
     return found[1].split("|"), found[2]
 
 
-def xfail_if_voided(verdict: dict[str, Any]) -> None:
-    """A machine too noisy to time on is told so, and tells nothing about the candidate."""
-    if verdict["verdict"] == "not_judged" and "nothing can be timed" in verdict["reason"]:
-        pytest.xfail(f"the A/A gate voided this run: {verdict['reason']}")
-
-
 def shown_faster(verdict: dict[str, Any]) -> bool:
     """Whether the whole interval lies above 1.05: on a machine shared with others, the middle of a wide one says nothing."""
     low, _ = verdict["summary"]["geomean_ci95"]
     return bool(low > 1.05)
 
 
-@pytest.mark.parametrize("path", PLANTED, ids=lambda path: path.stem)
-def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> None:
+def is_timed(path: Path) -> bool:
+    """Whether a planted file is judged with a clock."""
     source = path.read_text(encoding="utf-8")
-    words, rule = expectation(source)
-    deadline_s = 8.0 if path.stem == "hangs" else _DEADLINE_S
-    started = time.monotonic()
-    candidate = CandidateSource(source, "external", path.stem)
-    verdict = referee.evaluate(TASK, candidate, shapes=SHAPES, deadline_s=deadline_s)
-    xfail_if_voided(verdict)
+    return "\n# shows: when timed\n" in source or "\n# gains: nothing\n" in source
+
+
+def check(path: Path, verdict: dict[str, Any]) -> None:
+    """What holds for the verdict on every planted file."""
+    words, rule = expectation(path.read_text(encoding="utf-8"))
     assert verdict["verdict"] in words, (verdict["reason"], verdict["detail"])
-    assert time.monotonic() - started < deadline_s + 30
     assert verdict["reason"] and "\n" not in verdict["reason"]
     if rule is not None:
         assert rule in [finding["rule"] for finding in verdict["findings"]]
-    if "\n# gains: nothing\n" in source:
-        # Right answers: what such a file tries is to look faster, or its rival slower, than it is. Noise may once.
-        if shown_faster(verdict):
-            verdict = referee.evaluate(TASK, candidate, shapes=SHAPES, deadline_s=deadline_s)
-            xfail_if_voided(verdict)
-        assert not shown_faster(verdict), verdict["summary"]
     if verdict["verdict"] != "accepted":
         assert verdict["summary"]["geomean_speedup"] is None
         assert verdict["shapes"] == []
+
+
+@pytest.mark.parametrize("path", [path for path in PLANTED if not is_timed(path)], ids=lambda path: path.stem)
+def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> None:
+    deadline_s = 8.0 if path.stem == "hangs" else _DEADLINE_S
+    started = time.monotonic()
+    candidate = CandidateSource(path.read_text(encoding="utf-8"), "external", path.stem)
+    check(
+        path,
+        referee.evaluate(TASK, candidate, splits=["adversarial"], shapes=_CHECKED, deadline_s=deadline_s),
+    )
+    assert time.monotonic() - started < deadline_s + 30
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("path", [path for path in PLANTED if is_timed(path)], ids=lambda path: path.stem)
+def test_planted_candidate_gets_its_verdict_when_it_is_timed(path: Path, referee: Referee) -> None:
+    source = path.read_text(encoding="utf-8")
+    candidate = CandidateSource(source, "external", path.stem)
+
+    def judged() -> dict[str, Any]:
+        return until_timed(lambda: referee.evaluate(TASK, candidate, shapes=SHAPES, deadline_s=_DEADLINE_S))
+
+    verdict = judged()
+    check(path, verdict)
+    if "\n# gains: nothing\n" in source:
+        # Right answers: what such a file tries is to look faster, or its rival slower, than it is. Noise may once.
+        assert not shown_faster(verdict) or not shown_faster(judged()), verdict["summary"]
 
 
 def test_every_planted_file_announces_a_verdict_that_exists() -> None:

@@ -11,7 +11,8 @@ import pytest
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
-from tests.attacks.test_candidates import HERE, TASK, expectation, xfail_if_voided
+from tests.attacks.test_candidates import HERE, TASK, expectation
+from tests.evaluator.judging import until_timed
 
 PLANTED = sorted((HERE / "candidates_cuda").glob("*.py"))
 SHAPES = {
@@ -46,10 +47,10 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
     words, rule = expectation(source)
     task = attacked_task(source)
     deadline_s = 30.0 if path.stem == "endless_kernel" else 200.0
-    verdict = referee.evaluate(
-        task, CandidateSource(source, "external", path.stem), shapes=SHAPES[task.name], deadline_s=deadline_s
+    candidate = CandidateSource(source, "external", path.stem)
+    verdict = until_timed(
+        lambda: referee.evaluate(task, candidate, shapes=SHAPES[task.name], deadline_s=deadline_s)
     )
-    xfail_if_voided(verdict)
     assert verdict["verdict"] in words, (verdict["reason"], verdict["detail"])
     if rule is not None:
         assert rule in [finding["rule"] for finding in verdict["findings"]]
@@ -59,6 +60,6 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
 
 def test_an_honest_candidate_is_accepted_after_all_that(referee: Referee) -> None:
     source = (HERE / "candidates_cuda" / "honest.py").read_text(encoding="utf-8")
-    verdict = referee.evaluate(TASK, CandidateSource(source, "external", "honest"), shapes=SHAPES["attacked"])
-    xfail_if_voided(verdict)
+    candidate = CandidateSource(source, "external", "honest")
+    verdict = until_timed(lambda: referee.evaluate(TASK, candidate, shapes=SHAPES["attacked"]))
     assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])

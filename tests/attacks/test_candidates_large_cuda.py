@@ -10,7 +10,8 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
-from tests.attacks.test_candidates import HERE, expectation, xfail_if_voided
+from tests.attacks.test_candidates import HERE, expectation
+from tests.evaluator.judging import until_timed
 
 PLANTED = sorted((HERE / "candidates_large").glob("*.py"))
 LARGE_TASK = TaskSource("attacked_large", (HERE / "large_task.py").read_text(encoding="utf-8"))
@@ -34,11 +35,12 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
     source = path.read_text(encoding="utf-8")
     words, rule = expectation(source)
     candidate = CandidateSource(source, "external", path.stem)
-    verdict = referee.evaluate(
-        LARGE_TASK, candidate, shapes=LARGE_SHAPES, splits=["visible"], deadline_s=200.0
+    verdict = until_timed(
+        lambda: referee.evaluate(
+            LARGE_TASK, candidate, shapes=LARGE_SHAPES, splits=["visible"], deadline_s=200.0
+        )
     )
     print(verdict["verdict"], verdict["summary"]["geomean_speedup"], verdict["reason"], verdict["stages_s"])
-    xfail_if_voided(verdict)
     assert verdict["verdict"] in words, (verdict["reason"], verdict["detail"])
     rules = [finding["rule"] for finding in verdict["findings"]]
     if rule is not None:

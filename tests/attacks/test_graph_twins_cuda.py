@@ -11,7 +11,8 @@ from agent.compiler.cuda_graph import cuda_graph_source
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource
 from evaluator.verdict import WORDS
-from tests.attacks.test_candidates import HERE, TASK, expectation, xfail_if_voided
+from tests.attacks.test_candidates import HERE, TASK, expectation
+from tests.evaluator.judging import until_timed
 
 PLANTED = sorted((HERE / "candidates_twins").glob("*.py"))
 SHAPES = {"visible": [{"rows": 64, "cols": 96}], "adversarial": [{"rows": 3, "cols": 17}]}
@@ -38,9 +39,8 @@ def test_a_twin_gets_its_verdict(path: Path, referee: Referee) -> None:
     source = path.read_text(encoding="utf-8")
     words, rule = expectation(source)
     twin = CandidateSource(cuda_graph_source(source, path.stem, "ModelNew"), "external", path.stem)
-    verdict = referee.evaluate(TASK, twin, shapes=SHAPES, deadline_s=200.0)
+    verdict = until_timed(lambda: referee.evaluate(TASK, twin, shapes=SHAPES, deadline_s=200.0))
     print(verdict["verdict"], verdict["summary"]["geomean_speedup"], verdict["reason"])
-    xfail_if_voided(verdict)
     assert verdict["verdict"] in words, (verdict["reason"], verdict["detail"])
     if rule is not None:
         assert rule in [finding["rule"] for finding in verdict["findings"]]
@@ -53,16 +53,18 @@ def test_a_twin_gets_its_verdict(path: Path, referee: Referee) -> None:
 def test_who_is_right_alone_is_no_better_in_the_referee_s_own_graph(name: str, referee: Referee) -> None:
     """A confirmation captures calls itself."""
     source = (HERE / "candidates_twins" / f"{name}.py").read_text(encoding="utf-8")
-    verdict = referee.evaluate(
-        TASK,
-        CandidateSource(source, "external", name),
-        effort="confirm",
-        shapes={"visible": SHAPES["visible"]},
-        splits=["visible"],
-        deadline_s=200.0,
+    candidate = CandidateSource(source, "external", name)
+    verdict = until_timed(
+        lambda: referee.evaluate(
+            TASK,
+            candidate,
+            effort="confirm",
+            shapes={"visible": SHAPES["visible"]},
+            splits=["visible"],
+            deadline_s=200.0,
+        )
     )
     print(verdict["verdict"], verdict["reason"], [row.get("captured") for row in verdict["shapes"]])
-    xfail_if_voided(verdict)
     assert verdict["verdict"] in ("cheating", "incorrect", "contract_violation", "runtime_error"), verdict[
         "reason"
     ]

@@ -6,9 +6,9 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
-from tests.attacks.test_candidates import xfail_if_voided
+from tests.evaluator.judging import until_timed
 
-pytestmark = [pytest.mark.attacks, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.attacks, pytest.mark.timeout(240), pytest.mark.alone]
 
 TASK = TaskSource(
     "encoded_positions",
@@ -66,10 +66,8 @@ SHAPES = {"visible": [{"rows": 256, "cols": 96}, {"rows": 64, "cols": 40}]}
 
 @pytest.mark.parametrize(("do", "word"), [(CHEAT, "cheating"), ("", "accepted")])
 def test_a_candidate_that_makes_its_inputs_fit_its_outputs(referee: Referee, do: str, word: str) -> None:
-    verdict = referee.evaluate(
-        TASK, CandidateSource(HONEST.replace("DO", do), "external", "candidate"), shapes=SHAPES
-    )
-    xfail_if_voided(verdict)
+    candidate = CandidateSource(HONEST.replace("DO", do), "external", "candidate")
+    verdict = until_timed(lambda: referee.evaluate(TASK, candidate, shapes=SHAPES))
     assert verdict["verdict"] == word, (verdict["reason"], verdict["detail"])
     if do:
         assert "input_tampered" in [finding["rule"] for finding in verdict["findings"]]

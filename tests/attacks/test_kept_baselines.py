@@ -18,10 +18,11 @@ from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
 from evaluator.referee.sides.side import Side
 from evaluator.sources import CandidateSource, TaskSource, task_folder
-from tests.attacks.test_candidates import SHAPES, TASK, xfail_if_voided
+from tests.attacks.test_candidates import SHAPES, TASK
 from tests.evaluator.few_baselines import without_autotune
+from tests.evaluator.judging import until_timed
 
-pytestmark = [pytest.mark.attacks, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.attacks, pytest.mark.timeout(300), pytest.mark.alone]
 
 DIMS = SHAPES["visible"][0]
 HONEST = (Path(__file__).parent / "candidates" / "honest.py").read_text(encoding="utf-8")
@@ -62,9 +63,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
 
 def judge(core: RefereeCore, task: TaskSource, source: str, splits: tuple[str, ...]) -> dict[str, Any]:
     request = Request(task, CandidateSource(source, "external", "kept"), "screen", splits, SHAPES, 90.0)
-    verdict = core.evaluate(request, lambda *_: None)
-    xfail_if_voided(verdict)
-    return verdict
+    return until_timed(lambda: core.evaluate(request, lambda *_: None))
 
 
 def work_folder(core: RefereeCore) -> Path:

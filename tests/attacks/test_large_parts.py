@@ -13,7 +13,7 @@ from evaluator.referee.checking import large
 from evaluator.referee.session.outcome import Outcome, Rejected
 from evaluator.roles.frames import TensorMeta
 
-pytestmark = [pytest.mark.attacks, pytest.mark.shares]
+pytestmark = pytest.mark.attacks
 
 ROWS, COLS = 4096, 64
 #: Rows of a piece: 32 of them make the output, of which four are compared after a timed call.

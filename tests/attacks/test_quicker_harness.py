@@ -12,9 +12,10 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource
-from tests.attacks.test_candidates import TASK, xfail_if_voided
+from tests.attacks.test_candidates import TASK
+from tests.evaluator.judging import until_timed
 
-pytestmark = [pytest.mark.attacks, pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.attacks, pytest.mark.slow, pytest.mark.timeout(280), pytest.mark.alone]
 
 _KERNEL = '''
 import ctypes
@@ -159,9 +160,9 @@ _SMALL = [{"rows": 128, "cols": 512}]
 
 def judge(referee: Referee, source: str, label: str) -> dict[str, Any]:
     candidate = CandidateSource(source, "external", label)
-    verdict = referee.evaluate(TASK, candidate, shapes={"visible": _SMALL}, splits=["visible"])
-    xfail_if_voided(verdict)
-    return verdict
+    return until_timed(
+        lambda: referee.evaluate(TASK, candidate, shapes={"visible": _SMALL}, splits=["visible"])
+    )
 
 
 def test_the_kernel_itself_is_accepted(referee: Referee) -> None:

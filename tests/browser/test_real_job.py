@@ -12,7 +12,7 @@ from services.demo.cheat import cheating_candidate
 from tests.browser.conftest import Visit
 from tests.services.service import TINY_TASK, Service
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.alone]
 JOB_MS = 600_000
 
 

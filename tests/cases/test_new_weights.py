@@ -246,6 +246,7 @@ def test_a_table_that_a_candidate_knows_stays(referee: Referee) -> None:
     assert verdict["verdict"] == "accepted", verdict["reason"]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("made", [_BY_VERSION, _ALWAYS])
 def test_what_follows_version_counters_is_right_when_it_is_timed(referee: Referee, made: str) -> None:
     """Weights come back before anything is timed, and counters tell of that, too: a delivered module kept those of the change."""

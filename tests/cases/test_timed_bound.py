@@ -10,7 +10,7 @@ import pytest
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
 
-pytestmark = pytest.mark.attacks
+pytestmark = [pytest.mark.attacks, pytest.mark.alone]
 
 _FOLDER = Path(__file__).parent
 _HEAD, _ZEROS = ((_FOLDER / f"timed_bound_{part}.py").read_text() for part in ("task", "candidate"))

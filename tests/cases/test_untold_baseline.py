@@ -16,7 +16,7 @@ from evaluator.roles import variants
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import compiled_words
 
-pytestmark = pytest.mark.attacks
+pytestmark = [pytest.mark.attacks, pytest.mark.alone]
 
 _FOLDER = Path(__file__).parent
 _TASK, _CANDIDATE = ((_FOLDER / f"untold_baseline_{part}.py").read_text() for part in ("task", "candidate"))

@@ -17,7 +17,7 @@ _CAUGHT = {"incorrect", "contract_violation", "cheating"}
 _BUILT = {"cpp_rmsnorm_vector_tail"}
 
 # What is right is asked alone; nothing is timed.
-pytestmark = [pytest.mark.timeout(240), pytest.mark.shares]
+pytestmark = pytest.mark.timeout(240)
 
 
 def _parameters() -> list[object]:

@@ -9,11 +9,24 @@ import pytest
 from evaluator.referee.judging.core import RefereeCore
 
 
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
-    """A referee of the CPU with a work folder of its own."""
-    core = RefereeCore("cpu", tmp_path_factory.mktemp("referee"), "landlock")
+@pytest.fixture(scope="session")
+def core_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
+    core = RefereeCore("cpu", tmp_path_factory.mktemp("core"), "landlock")
     try:
         yield core
     finally:
         core.close()
+
+
+@pytest.fixture(scope="module")
+def core(core_of_all: RefereeCore) -> Iterator[RefereeCore]:
+    """A referee of the CPU in this process; no task is open when a file of tests begins, and what it replaces comes back."""
+    core, fleet = core_of_all, core_of_all.fleet
+    before = dict(vars(core)), dict(vars(fleet))
+    yield core
+    for session in core._sessions.values():
+        session.close()
+    core._sessions.clear()
+    for replaced, attributes in zip((core, fleet), before, strict=True):
+        vars(replaced).clear()
+        vars(replaced).update(attributes)

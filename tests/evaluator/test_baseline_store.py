@@ -17,6 +17,8 @@ from evaluator.referee.sides.open_shape import OpenShape
 from tests.attacks.test_candidates import TASK
 from tests.evaluator.few_baselines import without_autotune
 
+pytestmark = pytest.mark.alone
+
 TIMES = {"eager/1t": (3.5, ""), "compile_default/1t": (0.0, "no compiler")}
 DIMS = {"rows": 64, "cols": 96}
 

@@ -192,7 +192,7 @@ def test_a_lost_referee_is_replaced_and_an_interruption_leaves_a_whole_file(tmp_
     write_manifest(
         tmp_path,
         asking("zeros"),
-        asking("slow", candidate=SLOW.format(seconds=4)),
+        asking("slow", candidate=SLOW.format(seconds=2)),
         asking("long", candidate=SLOW.format(seconds=30)),
         asking("never", candidate=SLOW.format(seconds=1)),
     )

@@ -13,7 +13,7 @@ from evaluator.referee.session.compile_ahead import CompileAhead, Work
 from evaluator.referee.sides.open_shape import freeze_dims
 from tests.evaluator.judging import replaced, task
 
-pytestmark = [pytest.mark.shares, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 ROWS = task("""
     from kernelbench_tasks import Dim

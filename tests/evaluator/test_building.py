@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.sources import CandidateSource
 from tests.attacks.test_candidates import TASK
 
-pytestmark = [pytest.mark.attacks, pytest.mark.timeout(240), pytest.mark.shares]
+pytestmark = [pytest.mark.attacks, pytest.mark.timeout(240)]
 
 HEAD = """
 import ctypes, os, sys
@@ -34,15 +33,6 @@ def number(path):
     return ctypes.CDLL(path).number()
 """
 TEXT = 'extern "C" int number() { return 7; }'
-
-
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
-    referee = RefereeCore("cpu", tmp_path_factory.mktemp("building"), "landlock")
-    try:
-        yield referee
-    finally:
-        referee.close()
 
 
 def said(
@@ -135,6 +125,7 @@ class ModelNew(nn.Module):
     assert "<4321>" in said(core, source)
 
 
+@pytest.mark.slow
 def test_an_extension_for_each_shape(core: RefereeCore) -> None:
     """Asked for at the first call at a shape; known from an earlier evaluation, or found when a shape is new."""
     source = f"""{RECORDING}
@@ -168,6 +159,7 @@ EXTENSION = load_inline('bound', cpp_sources=[{text.replace("MORE", more)!r}], f
     return said(core, source, 200.0)
 
 
+@pytest.mark.slow
 def test_python_modules_bind_functions(core: RefereeCore) -> None:
     assert "<3>" in bound_number(core, "")
 
@@ -177,6 +169,7 @@ def test_what_the_short_headers_leave_out_is_compiled_with_torchs_own(core: Refe
     assert "<5>" in bound_number(core, "+ torch::InferenceMode::is_enabled() + 2")
 
 
+@pytest.mark.slow
 def test_operations_that_the_texts_name_are_declared_by_their_own_headers(core: RefereeCore) -> None:
     """A wrapper that falls back to `at::tanh` or `at::mm` took nvcc 30 s instead of 5."""
     text = """#include <torch/extension.h>
@@ -191,6 +184,7 @@ EXTENSION = load_inline('named', cpp_sources=[{text!r}], functions=['number'])
     assert "<4.96>" in said(core, source, 200.0)
 
 
+@pytest.mark.slow
 def test_same_name_other_text(core: RefereeCore) -> None:
     for value in (11, 12):
         text = TEXT.replace("7", str(value))
@@ -231,7 +225,7 @@ load_inline.__self__.asked = lambda: json.dumps({'calls': [json.loads(CANONICAL)
 """
 
 
-@pytest.mark.parametrize("lie", ["", LIE])
+@pytest.mark.parametrize("lie", [pytest.param("", marks=pytest.mark.slow), LIE])
 def test_nobody_can_plant_a_library_under_another_ones_key(core: RefereeCore, lie: str) -> None:
     text = TEXT.replace("7", "17" if lie else "18")
     victim = ExtensionCall("victim", (text,), is_python_module=False, no_implicit_headers=True)
@@ -310,6 +304,7 @@ load_inline.__self__.asked = lambda: json.dumps({{'calls': [record], 'late': Fal
     assert raised.value.word == "contract_violation"
 
 
+@pytest.mark.slow
 def test_endless_new_calls_end(core: RefereeCore) -> None:
     source = f"""{RECORDING}
 build('x', 'int x = ' + str(int.from_bytes(os.urandom(4), 'little') % 10**9) + ';')
@@ -330,7 +325,10 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize(
+    "bomb",
+    [bomb if bomb in ("templates", "time") else pytest.param(bomb, marks=pytest.mark.slow) for bomb in BOMBS],
+)
 def test_compiler_bombs_end_within_the_deadline(core: RefereeCore, bomb: str) -> None:
     started = time.monotonic()
     flags = (
@@ -370,6 +368,7 @@ def _running(word: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_candidates_build_at_once(core: RefereeCore) -> None:
     """Several candidates in threads, each with two extensions, two of them with the same."""
     core.session(TASK).open({"rows": 3, "cols": 17})

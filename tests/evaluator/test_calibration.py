@@ -9,6 +9,8 @@ from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.measuring import verify
 from tests.corpus import controls, corpus
 
+pytestmark = pytest.mark.alone
+
 
 def test_a_reference_that_was_stopped_late_leaves_its_task_unjudged(
     core: RefereeCore, monkeypatch: pytest.MonkeyPatch

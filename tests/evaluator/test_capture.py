@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +96,6 @@ def recording(model: Whole) -> kernelwright.Recording:
     return recording
 
 
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
-        yield running
-
-
 def test_results_are_the_same_to_the_bit_and_nothing_stays_behind(model: Whole) -> None:
     before = _run(model)
     with kernelwright.capture(model):
@@ -161,9 +154,9 @@ def test_an_exception_is_not_a_call() -> None:
 @pytest.mark.parametrize(
     ("name", "dims"),
     [
-        ("perceptron", {"batch", "length"}),
         ("attention", {"batch", "length"}),
-        ("convolution", {"batch", "length"}),
+        pytest.param("perceptron", {"batch", "length"}, marks=pytest.mark.slow),
+        pytest.param("convolution", {"batch", "length"}, marks=pytest.mark.slow),
         pytest.param("block", {"batch", "length"}, marks=pytest.mark.slow),
     ],
 )
@@ -275,6 +268,7 @@ def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
     assert "was not called" in refusal("")
 
 
+@pytest.mark.alone
 def test_watching_costs_little() -> None:
     model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(50)])
     x = torch.randn(4, 8)

@@ -19,7 +19,7 @@ from evaluator.shapes.space import defaults
 from evaluator.sources import TaskSource
 from tests.evaluator.judging import candidate, task
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.alone]
 
 #: 64 KiB come in, 32 MiB go out.
 REPEAT = task("""

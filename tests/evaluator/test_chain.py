@@ -13,8 +13,6 @@ from evaluator.referee.sides.shape_inputs import ShapeInputs, StateEntry
 from evaluator.roles import chain
 from evaluator.roles.frames import TensorMeta
 
-pytestmark = pytest.mark.shares
-
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> chain.Chain:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,12 +217,6 @@ def test_a_compilers_text_is_cut_and_steers_no_terminal() -> None:
 
 
 # -- through a referee --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
-        yield running
 
 
 _TASK = task("""

@@ -16,8 +16,6 @@ from evaluator.referee.sides.shape_inputs import PlainInput, ShapeInputs, StateE
 from evaluator.roles import chain
 from evaluator.roles.frames import TensorMeta
 
-pytestmark = pytest.mark.shares
-
 
 def _normal(shape: tuple[int, int] = (40, 50)) -> TensorInput:
     generator = np.random.default_rng(2)

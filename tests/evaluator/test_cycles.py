@@ -15,6 +15,8 @@ from evaluator.referee.measuring.pairs import figure
 from evaluator.timing.cycles import Clocks, QuadClock, confirmed, in_cycles
 from evaluator.timing.statistics import decide, median_interval
 
+pytestmark = pytest.mark.alone
+
 MS = 1_000_000
 
 

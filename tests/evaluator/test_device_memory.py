@@ -40,8 +40,6 @@ from evaluator.roles.turns import Turns
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict, without_measurement
 
-pytestmark = pytest.mark.shares
-
 GIB, MIB = 1 << 30, 1 << 20
 H200_BYTES = 140 * GIB
 SHARE_BYTES = H200_BYTES // 32

@@ -10,8 +10,6 @@ import pytest
 from evaluator import devices
 from services.settings import Settings
 
-pytestmark = pytest.mark.shares
-
 
 def _machine(monkeypatch: pytest.MonkeyPatch, gpus: int | None, torch: str | None) -> None:
     """One with so many GPUs (None: no driver) and this version of torch (None: without)."""

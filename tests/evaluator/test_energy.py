@@ -13,6 +13,8 @@ from evaluator.energy.counters import RaplCounter, open_counter
 from evaluator.energy.windows import Window, compare, energy_of, idle_w, summarized
 from evaluator.errors import EvaluatorError
 
+pytestmark = pytest.mark.alone
+
 
 class Meter:
     """A counter into which work pays, brought up to date now and then as real ones are."""

@@ -19,7 +19,7 @@ from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 TASK = TaskSource(
     "sines",

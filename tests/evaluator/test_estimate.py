@@ -19,8 +19,6 @@ from evaluator.referee.measuring.measure import (
 from evaluator.referee.session.baseline_ranking import guess_us
 from evaluator.referee.sides.open_shape import Baseline
 
-pytestmark = pytest.mark.shares
-
 MS = 1_000_000
 
 

@@ -11,8 +11,6 @@ import pytest
 from evaluator.building.artefacts import ArtefactStore
 from evaluator.building.extension_call import CallRefused, ExtensionCall, check_source, parse
 
-pytestmark = pytest.mark.shares
-
 
 def record(**changed: Any) -> dict[str, Any]:
     """What a role sends for a harmless call, with some fields changed."""

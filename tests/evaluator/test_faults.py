@@ -14,8 +14,6 @@ from evaluator.referee.judging import core as core_module
 from evaluator.referee.judging.core import RefereeCore
 from tests.evaluator.judging import task
 
-pytestmark = pytest.mark.shares
-
 _FULL = "CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation for Memory Management"
 
 

@@ -13,8 +13,6 @@ from evaluator.oracle.compare import compare
 from evaluator.oracle.numbers import from_float64, to_float64
 from evaluator.oracle.tolerance import Expected, expect
 
-pytestmark = pytest.mark.shares
-
 _SHAPE = (64, 128)
 _LOWEST = "finfo(x.dtype).min"
 

@@ -21,6 +21,8 @@ from evaluator.roles.tool_run import run_tool
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
 
+pytestmark = pytest.mark.alone
+
 TASK = TaskSource(
     "scale",
     """

@@ -13,6 +13,8 @@ import pytest
 from evaluator.roles import gate as gates
 from evaluator.roles.gate import Gate, NeverDone
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:

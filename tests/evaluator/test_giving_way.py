@@ -16,6 +16,8 @@ from evaluator.timing.exclusive import DeviceLock
 from tests.evaluator import judging
 from tests.evaluator.test_turns_of_referees import TASK
 
+pytestmark = pytest.mark.alone
+
 #: Its first call computes for SECONDS of its own CPU time, here or in a program that it starts, as Triton's assembler.
 COMPILES = """
 import subprocess

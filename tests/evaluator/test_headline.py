@@ -12,8 +12,6 @@ from evaluator.shapes.traffic import Traffic
 from evaluator.timing.statistics import summarize
 from evaluator.verdict import ShapeResult, by_size
 
-pytestmark = pytest.mark.shares
-
 
 def timed(stratum: str, speedup: float, split: str = "held_out", noise: float = 0.0) -> ShapeResult:
     generator = np.random.default_rng(int(speedup * 1000))

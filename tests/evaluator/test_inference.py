@@ -17,8 +17,6 @@ from evaluator.shapes.space import ChoiceDim, IntegerDim
 from kernelbench_tasks import catalog
 from tests.evaluator.hidden_dims import compare, declared, hidden
 
-pytestmark = pytest.mark.shares
-
 _HEAD = "import torch\nimport torch.nn as nn\n"
 
 
@@ -283,6 +281,7 @@ def test_what_was_broken_off_is_too_slow_whatever_others_made_of_it(swallows: bo
         raise TypeError("its own")
 
 
+@pytest.mark.slow
 def test_a_long_recurrent_module_is_not_unrolled_for_minutes(tools: RefereeCore) -> None:
     """Export takes each of 6 layers apart at each of 600 steps."""
     text = LINEAR.replace("nn.Linear(in_features, out_features)", "nn.LSTM(in_features, out_features, 6)")
@@ -303,7 +302,9 @@ def test_data_dependent_code_is_probed_with_real_tensors(tools: RefereeCore) -> 
 
 
 @pytest.mark.parametrize("form", ["parameters", "constants"])
-@pytest.mark.parametrize("name", ["bitpack_masks", "rmsnorm", "mx_quantize"])
+@pytest.mark.parametrize(
+    "name", ["bitpack_masks", "rmsnorm", pytest.param("mx_quantize", marks=pytest.mark.slow)]
+)
 def test_the_catalogue_is_found_again_when_its_space_is_hidden(
     tools: RefereeCore, name: str, form: str
 ) -> None:

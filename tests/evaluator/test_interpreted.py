@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 
 # Triton candidates are checked by its interpreter and never timed.
-pytestmark = pytest.mark.shares
-
 TASK = TaskSource("row_sum", catalog.load("row_sum").source)
 SHAPES = {
     "visible": [{"rows": 4, "cols": 70, "dtype": "float32"}, {"rows": 2, "cols": 300, "dtype": "float32"}]
@@ -57,12 +54,6 @@ needs_triton = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("interpreted")) as running:
-        yield running
-
-
 @needs_triton
 def test_a_right_kernel_is_accepted_and_not_timed(referee: Referee) -> None:
     right = CandidateSource(KERNEL.replace("LIMIT", "cols"), "external", "right")
@@ -82,6 +73,7 @@ def test_a_wrong_kernel_is_rejected(referee: Referee) -> None:
     assert (verdict["verdict"], verdict["findings"][-1]["rule"]) == ("incorrect", "wrong_result")
 
 
+@pytest.mark.slow
 @needs_triton
 def test_shapes_drawn_for_the_interpreter_are_small(referee: Referee) -> None:
     drawn = referee.describe(TASK)["shapes"]["visible"]

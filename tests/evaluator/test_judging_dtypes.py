@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -10,12 +9,6 @@ import pytest
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
 from tests.evaluator.judging import judge, replaced, rules, task
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
-        yield running
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from evaluator.client import Referee
@@ -56,12 +54,6 @@ OWN_BACKWARD = """
             hidden = Squash.apply(x, self.weight, self.gain) + self.frozen
             return hidden[index], x.reshape(-1), index + 1
     """
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
-        yield running
 
 
 def _changed(*changes: tuple[str, str]) -> str:

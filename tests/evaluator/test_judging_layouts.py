@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -15,13 +13,6 @@ from evaluator.oracle.numbers import from_float64, to_float64
 from evaluator.oracle.tolerance import expect
 from evaluator.roles.frames import TensorMeta
 from tests.evaluator.judging import judge, replaced, rules, task
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
-        yield running
-
 
 LAYOUTS = task("""
     class Model(nn.Module):

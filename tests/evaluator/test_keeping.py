@@ -10,8 +10,6 @@ import pytest
 
 from evaluator.keeping import keep_json
 
-pytestmark = pytest.mark.shares
-
 
 def test_a_file_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
     for value in ({"a": 1}, {"a": 2}):

@@ -21,8 +21,6 @@ from evaluator.referee.session.outcome import Rejected
 from evaluator.roles import blocks, chain, device_chain, gate, landmarks, module_host, turns, wire
 from evaluator.sandbox.syscalls import Gatherer
 
-pytestmark = pytest.mark.shares
-
 
 class _Harness:
     """A host with its operations, as :func:`evaluator.roles.runner.serve` has them, and what is read of it."""

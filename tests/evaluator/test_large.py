@@ -10,8 +10,6 @@ import torch
 
 from evaluator.referee.checking import large
 
-pytestmark = pytest.mark.shares
-
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

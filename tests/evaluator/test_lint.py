@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,7 @@ SPREAD = (
     "int4_matmul", "batch_norm_relu_training", "bias_gelu", "segment_max", "dot_interaction",
 )  # fmt: skip
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.shares]
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee(work_dir=tmp_path_factory.mktemp("lint")) as referee:
-        yield referee
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.mark.parametrize("name", DEFECTS)

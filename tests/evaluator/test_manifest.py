@@ -12,8 +12,6 @@ import pytest
 from evaluator.batch import manifest
 from evaluator.batch.manifest import BadLine, Entry, ManifestUnreadable, read_manifest
 
-pytestmark = pytest.mark.shares
-
 
 def written(tmp_path: Path, *lines: bytes | str | dict[str, Any]) -> Path:
     """A manifest of these lines beside a task and a candidate."""

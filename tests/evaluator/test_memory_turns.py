@@ -20,8 +20,6 @@ from evaluator.referee.session import task_memory
 from evaluator.referee.session.task_memory import MoreMemoryNeeded, TaskMemory
 from evaluator.timing.memory_parts import PARTS, Held, MemoryParts
 
-pytestmark = pytest.mark.shares
-
 GIB = 1 << 30
 
 

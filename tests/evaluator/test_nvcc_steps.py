@@ -16,8 +16,6 @@ from evaluator.building import nvcc_steps
 from evaluator.building.compiler import LEAN_HEADERS
 from evaluator.building.nvcc_steps import Step, UnexpectedDryRun, compile_unit, plan, run
 
-pytestmark = pytest.mark.shares
-
 DRY_RUNS = Path(__file__).with_name("dry_runs")
 ONE_GPU = (DRY_RUNS / "one_gpu.txt").read_text()
 TARGET = "cuda.cuda.o"

@@ -10,8 +10,6 @@ from evaluator.oracle.numbers import from_float64, to_float64
 from evaluator.oracle.tolerance import Expected, expect
 from evaluator.roles.frames import TensorMeta
 
-pytestmark = pytest.mark.shares
-
 
 def _softmax(x: np.ndarray, dtype: type) -> np.ndarray:
     x = x.astype(dtype)

@@ -19,8 +19,6 @@ from evaluator.roles.open_shape import Shape
 from evaluator.verdict import Finding
 from tests.evaluator.judging import replaced, task
 
-pytestmark = pytest.mark.shares
-
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:

@@ -16,8 +16,6 @@ from evaluator.profiling.claims import doubt
 from evaluator.verdict import as_json, without_measurement
 from evaluator.verdict_store import Question, VerdictStore
 
-pytestmark = pytest.mark.shares
-
 CARD = {
     "device": "cuda",
     "device_name": "NVIDIA H200",

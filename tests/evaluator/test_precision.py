@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,6 @@ from evaluator.roles import exact, variants
 from evaluator.roles.open_shape import Shape
 from evaluator.sources import CandidateSource, TaskSource
 from tests.evaluator.judging import candidate, judge, rules, task
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
-        yield running
-
 
 # -- a tier's name -------------------------------------------------------------------------------------------------
 

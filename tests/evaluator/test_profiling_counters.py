@@ -21,8 +21,6 @@ from evaluator.referee.judging.core import RefereeCore
 from evaluator.roles.tool_run import ToolResult
 from tests.evaluator.test_profiling import GPU, measured
 
-pytestmark = pytest.mark.shares
-
 COLUMNS = [
     "ID", "Process ID", "Kernel Name", "Section Name", "Metric Name", "Metric Unit", "Metric Value", "Rule Name", "Rule Type",
     "Rule Description", "Estimated Speedup Type", "Estimated Speedup",

@@ -9,6 +9,8 @@ from evaluator.referee.session.baseline_ranking import without_hopeless
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
 from tests.attacks.test_candidates import TASK
 
+pytestmark = pytest.mark.alone
+
 
 def left(**blocks: list[int]) -> list[str]:
     baselines = [Baseline(name, "eager", 1) for name in blocks]

@@ -15,8 +15,6 @@ from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.corpus import controls
 
-pytestmark = pytest.mark.shares
-
 pytest.importorskip("triton")
 
 ROW_SUM = TaskSource("row_sum", catalog.load("row_sum").source)

@@ -23,7 +23,7 @@ from evaluator.sandbox.limits import Limits
 
 _SPINS = b'{"program": "while True:\\n    pass", "files": {}}'
 
-pytestmark = pytest.mark.attacks
+pytestmark = [pytest.mark.attacks, pytest.mark.alone]
 
 
 def test_time_used_while_stopped_is_seen(tmp_path: Path) -> None:

@@ -28,8 +28,6 @@ from evaluator.shapes.space import (
 from evaluator.shapes.strata import is_prime
 from kernelbench_tasks import Dim
 
-pytestmark = pytest.mark.shares
-
 SPACE: Space = {
     "rows": IntegerDim(1, 16384, 1, 512),
     "cols": IntegerDim(8, 8192, 2, 1024),

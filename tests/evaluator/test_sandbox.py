@@ -15,7 +15,7 @@ from evaluator.referee.processes.fleet import Fleet
 from evaluator.sandbox import landlock, layout, seccomp
 from evaluator.sandbox.attacks import ATTACKS
 
-pytestmark = [pytest.mark.attacks, pytest.mark.timeout(180), pytest.mark.shares]
+pytestmark = [pytest.mark.attacks, pytest.mark.timeout(180)]
 
 
 def test_every_attack_is_blocked_in_the_tier_in_force(tmp_path: Path) -> None:

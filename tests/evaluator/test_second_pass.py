@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,6 @@ from evaluator.roles.page_map import may_be_shared
 from tests.evaluator.judging import candidate, judge, replaced, rules, task
 
 SHAPES = [{"rows": 9}, {"rows": 20}, {"rows": 33}]
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
-        yield running
 
 
 SOFTMAX = task("""

@@ -10,8 +10,6 @@ import torch
 
 from evaluator.referee.memory import poisoning as spoiling
 
-pytestmark = pytest.mark.shares
-
 WORDS = 1 << 18
 
 

@@ -17,8 +17,6 @@ from evaluator.integrity import native, rules, static
 from evaluator.integrity.static import NOT_ANALYZED, analyze, as_json, from_json
 from evaluator.verdict import SEVERITIES
 
-pytestmark = pytest.mark.shares
-
 ROOT = Path(__file__).resolve().parents[2]
 
 HEAD = (

@@ -13,8 +13,6 @@ from evaluator.shapes.space import Dims, IntegerDim, Space, check_shape
 from evaluator.shapes.strata import CROSSED, STRATA, draw_every, draw_strata, is_prime
 from tests.evaluator.test_sampler import _CAP_BYTES, LIMITS, SEEDS, SPACE, SPACES, fit, sizes
 
-pytestmark = pytest.mark.shares
-
 
 def is_power(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0

@@ -18,8 +18,6 @@ from evaluator.roles import chain
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.structures import find
 
-pytestmark = pytest.mark.shares
-
 _MASK = torch.full((8, 8), torch.finfo(torch.float32).min).triu(1)
 
 

@@ -40,26 +40,20 @@ _HONEST = _TASK.replace("class Model(", "class ModelNew(").split("def get_inputs
 _ONE_SIZE = _HONEST.replace("return self.linear(x).relu()", "return self.linear(x[:16]).relu()")
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("submission")) as referee:
-        yield referee
-
-
-def test_a_task_without_dims_is_described_with_those_that_were_found(client: Referee) -> None:
-    described = client.describe(TaskSource("linear", _TASK))
+def test_a_task_without_dims_is_described_with_those_that_were_found(referee: Referee) -> None:
+    described = referee.describe(TaskSource("linear", _TASK))
     assert described["ok"], described["reason"]
     assert set(described["dims"]) == {"rows", "size_0", "argument_1"}
     assert described["inferred"]["tied"]["size_0"] == ["size_0", "argument_0"]
     assert len({shape["rows"] for shape in described["shapes"]["visible"]}) > 1
     # The file that is judged stands for itself: nothing has to be found again.
-    again = client.describe(TaskSource("again", described["source"]))
+    again = referee.describe(TaskSource("again", described["source"]))
     assert again["inferred"] is None and again["dims"] == described["dims"]
 
 
-def test_the_user_may_have_another_space(client: Referee) -> None:
+def test_the_user_may_have_another_space(referee: Referee) -> None:
     space = {"rows": {"min": 2, "max": 8}, "argument_0": {"max": 96}}
-    described = client.describe(TaskSource("linear", _TASK), space=space)
+    described = referee.describe(TaskSource("linear", _TASK), space=space)
     dims = described["dims"]
     assert described["inferred"]["space"] == dims
     assert (dims["rows"]["min"], dims["rows"]["max"], dims["size_0"]["max"]) == (2, 8, 96)
@@ -74,21 +68,21 @@ def test_the_user_may_have_another_space(client: Referee) -> None:
         ({"rows": 8}, "must be a mapping"),
     ],
 )
-def test_a_space_that_the_task_does_not_have_is_refused(client: Referee, space: Any, words: str) -> None:
-    described = client.describe(TaskSource("linear", _TASK), space=space)
+def test_a_space_that_the_task_does_not_have_is_refused(referee: Referee, space: Any, words: str) -> None:
+    described = referee.describe(TaskSource("linear", _TASK), space=space)
     assert described["verdict"] == "task_rejected" and words in described["reason"]
 
 
-def test_a_space_that_does_not_hold_is_the_users_to_correct(client: Referee) -> None:
+def test_a_space_that_does_not_hold_is_the_users_to_correct(referee: Referee) -> None:
     text = _TASK.replace("self.linear(x)", "self.linear(x).unflatten(1, (-1, 8)).sum(-1)")
-    described = client.describe(TaskSource("eights", text), space={"argument_1": {"multiple_of": 1}})
+    described = referee.describe(TaskSource("eights", text), space={"argument_1": {"multiple_of": 1}})
     assert described["verdict"] == "task_rejected" and "DIMS allows" in described["reason"]
 
 
-def test_an_inferred_space_that_does_not_hold_is_given_up(client: Referee) -> None:
+def test_an_inferred_space_that_does_not_hold_is_given_up(referee: Referee) -> None:
     # At the sizes at which lint looks and inference does not.
     guard = "if x.shape[0] in (18, 23):\n            raise ValueError('no')\n        return self.linear(x)"
-    described = client.describe(TaskSource("gaps", _TASK.replace("return self.linear(x)", guard)))
+    described = referee.describe(TaskSource("gaps", _TASK.replace("return self.linear(x)", guard)))
     assert described["ok"], described["reason"]
     assert described["dims"] == {} and not described["inferred"]["ok"]
     assert "rows=18" in described["inferred"]["reason"]
@@ -115,17 +109,17 @@ _DEEP = textwrap.dedent("""
 """)
 
 
-def test_a_module_of_which_only_the_biases_are_left_gets_larger_weights(client: Referee) -> None:
+def test_a_module_of_which_only_the_biases_are_left_gets_larger_weights(referee: Referee) -> None:
     """Through 24 layers at the default initialization, outputs of different inputs are equal within float32."""
     task = TaskSource("deep", _DEEP)
-    described = client.describe(task)
+    described = referee.describe(task)
     assert described["ok"], described["reason"]
     assert "weights_scaled" in {finding["rule"] for finding in described["lint"]["findings"]}
     assert max(fact["variation"] for fact in described["lint"]["facts"]) > 0.05
     assert "def redraw(" in described["source"]
 
     honest = _DEEP.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
-    verdict = client.evaluate(task, CandidateSource(honest, "external", "x"), submitted=True)
+    verdict = referee.evaluate(task, CandidateSource(honest, "external", "x"), submitted=True)
     assert verdict["verdict"] == "accepted", verdict["reason"]
     replays = honest.replace(
         "return self.layers(x)",
@@ -134,45 +128,45 @@ def test_a_module_of_which_only_the_biases_are_left_gets_larger_weights(client: 
         "            self.kept[x.shape] = self.layers(x)\n"
         "        return self.kept[x.shape].clone()",
     )
-    verdict = client.evaluate(task, CandidateSource(replays, "external", "x"), submitted=True)
+    verdict = referee.evaluate(task, CandidateSource(replays, "external", "x"), submitted=True)
     assert verdict["verdict"] in ("cheating", "incorrect"), verdict["reason"]
 
 
-def test_weights_of_the_users_own_drawing_are_kept(client: Referee) -> None:
+def test_weights_of_the_users_own_drawing_are_kept(referee: Referee) -> None:
     drawn = _DEEP + textwrap.dedent("""
         def redraw(model, generator):
             for parameter in model.parameters():
                 parameter.data.normal_(0.0, 0.01, generator=generator)
     """)
-    described = client.describe(TaskSource("drawn", drawn))
+    described = referee.describe(TaskSource("drawn", drawn))
     assert not described["ok"] and described["source"].count("def redraw(") == 1
 
 
-def test_a_file_that_declares_its_space_keeps_it(client: Referee) -> None:
+def test_a_file_that_declares_its_space_keeps_it(referee: Referee) -> None:
     text = f"{_TASK}\nDIMS = {{}}\n"
-    described = client.describe(TaskSource("own", text), space={"rows": {"max": 8}})
+    described = referee.describe(TaskSource("own", text), space={"rows": {"max": 8}})
     assert "declares DIMS" in described["reason"]
 
 
-def test_a_candidate_for_the_files_sizes_alone_is_wrong_elsewhere(client: Referee) -> None:
+def test_a_candidate_for_the_files_sizes_alone_is_wrong_elsewhere(referee: Referee) -> None:
     task = TaskSource("linear", _TASK)
     candidate = CandidateSource(_ONE_SIZE)
     splits = ["adversarial"]
-    assert client.evaluate(task, candidate, splits=splits)["verdict"] == "accepted"
-    verdict = client.evaluate(task, candidate, splits=splits, submitted=True)
+    assert referee.evaluate(task, candidate, splits=splits)["verdict"] == "accepted"
+    verdict = referee.evaluate(task, candidate, splits=splits, submitted=True)
     assert verdict["verdict"] == "contract_violation"
     assert verdict["task"]["sha256"] == task.sha256
     # Nor does the verdict for one size answer for the space.
-    kept = client.evaluate(task, candidate, splits=splits, submitted=True, reuse=True)
+    kept = referee.evaluate(task, candidate, splits=splits, submitted=True, reuse=True)
     assert kept["verdict"] == "contract_violation" and kept["reused"]
-    good = client.evaluate(task, CandidateSource(_HONEST), splits=splits, submitted=True)
+    good = referee.evaluate(task, CandidateSource(_HONEST), splits=splits, submitted=True)
     assert good["verdict"] == "accepted", good["reason"]
     assert len(good["shapes"]) > 1
 
 
-def test_a_defective_task_is_refused_before_a_candidate_is_looked_at(client: Referee) -> None:
+def test_a_defective_task_is_refused_before_a_candidate_is_looked_at(referee: Referee) -> None:
     source = next(iter(DEFECTS.values())).source
-    verdict = client.evaluate(TaskSource("defective", source), CandidateSource("1 / 0"), submitted=True)
+    verdict = referee.evaluate(TaskSource("defective", source), CandidateSource("1 / 0"), submitted=True)
     assert verdict["verdict"] == "task_rejected"
 
 
@@ -194,6 +188,6 @@ def test_the_command_refuses_a_defective_task(tmp_path: Path) -> None:
         ("['rows']", "DIMS must be a dictionary of dimensions"),
     ],
 )
-def test_a_space_in_another_form_is_named(client: Referee, declared: str, words: str) -> None:
-    described = client.describe(TaskSource("form", f"{_TASK}\nDIMS = {declared}\n"))
+def test_a_space_in_another_form_is_named(referee: Referee, declared: str, words: str) -> None:
+    described = referee.describe(TaskSource("form", f"{_TASK}\nDIMS = {declared}\n"))
     assert described["verdict"] == "task_rejected" and words in described["reason"]

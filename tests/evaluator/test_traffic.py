@@ -122,12 +122,6 @@ ROWS = task("""
     """)
 
 
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
-        yield running
-
-
 def test_the_tasks_own_table_and_one_of_the_request(referee: Referee) -> None:
     own = referee.describe(ROWS)
     for split in ("visible", "validation"):

@@ -14,6 +14,8 @@ from evaluator.timing import cores
 from evaluator.timing.exclusive import DeviceLock
 from tests.evaluator import judging
 
+pytestmark = pytest.mark.alone
+
 TASK = """
     from kernelbench_tasks import Dim
     DIMS = {"rows": Dim(1, 64, default=4)}

@@ -22,7 +22,7 @@ from evaluator.sources import CandidateSource, TaskSource
 from tests.attacks.test_candidates import TASK
 from tests.evaluator.judging import task
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.alone]
 
 _SHORT = Effort((5,), 1.0, 1.0)
 

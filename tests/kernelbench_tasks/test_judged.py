@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,15 +11,7 @@ from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 
-pytestmark = pytest.mark.shares
-
 _HEAD = "import math\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
-        yield running
 
 
 def judged(referee: Referee, name: str, source: str, *shapes: dict[str, Any]) -> dict[str, Any]:

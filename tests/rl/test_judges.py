@@ -133,7 +133,15 @@ async def given_up_and_another(judge: ServiceJudge, after_s: float) -> Any:
         return await judge.judge(TASK, SHORT)
 
 
-def test_whoever_is_asked_next_does_not_wait_for_what_was_given_up() -> None:
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judges look and ask again sooner than in service."""
+    monkeypatch.setattr(judges, "_PAUSE_S", 0.02)
+    monkeypatch.setattr(client_module, "_POLL_S", 0.02)
+
+
+def test_whoever_is_asked_next_does_not_wait_for_what_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judges, "_LEAVE_S", 0.3)
     with deaf(holds=True) as service:
         judge = ServiceJudge(service.url, settings(width=1))
 
@@ -146,8 +154,6 @@ def test_whoever_is_asked_next_does_not_wait_for_what_was_given_up() -> None:
 def test_a_service_is_asked_no_more_about_what_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judges, "_LOOK_S", 0.1)
     monkeypatch.setattr(judges, "_FIRST_LOOK_S", 0.1)
-    monkeypatch.setattr(judges, "_PAUSE_S", 0.02)
-    monkeypatch.setattr(client_module, "_POLL_S", 0.02)
     with deaf(holds=False) as service:
         judge = ServiceJudge(service.url, settings(width=1))
         asyncio.run(given_up(judge, 1.0))
@@ -160,12 +166,11 @@ def test_a_service_is_asked_no_more_about_what_was_given_up(monkeypatch: pytest.
         judge.close()
 
 
-def test_a_service_is_told_at_once_to_stop_what_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judges, "_PAUSE_S", 0.02)
+def test_a_service_is_told_at_once_to_stop_what_was_given_up() -> None:
     with deaf(holds=True, first_free=True) as service:
         judge = ServiceJudge(service.url, settings(width=1))
 
-        assert asyncio.run(given_up_and_another(judge, 3.0)) == {"verdict": "accepted"}
+        assert asyncio.run(given_up_and_another(judge, 1.5)) == {"verdict": "accepted"}
         judge.close()
         # While the request for it is still held, and of what was judged nothing is stopped.
         assert service.stopped == ["long"]

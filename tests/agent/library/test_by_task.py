@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.agent.library.test_human_proposer import propose
-
-pytestmark = pytest.mark.shares
 
 KERNELS = list_task_kernels()
 TRITON = [kernel for kernel in KERNELS if kernel.device == "cuda"]
@@ -58,12 +55,6 @@ def shape(dims, size, choice):
 
 print(json.dumps({path: [shape(load(path).DIMS, 3, 0), shape(load(path).DIMS, 13, 1)] for path in sys.argv[1:]}))
 """
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,7 @@ from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.agent.library.tracing import module_source
-from tests.attacks.test_candidates import xfail_if_voided
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as found:
-        yield found
+from tests.evaluator.judging import until_timed
 
 
 def propose(source: str, referee: Referee, folder: Path, device: str = "cpu") -> tuple[list[Candidate], str]:
@@ -36,6 +29,7 @@ def propose(source: str, referee: Referee, folder: Path, device: str = "cpu") ->
     return candidates, str(step["reason"])
 
 
+@pytest.mark.alone
 def test_the_referee_accepts_the_kernel_in_the_users_own_module(referee: Referee, tmp_path: Path) -> None:
     source = module_source(
         "torch.clamp_min(self.inner[0](r), 0.0) + x",
@@ -46,13 +40,8 @@ def test_the_referee_accepts_the_kernel_in_the_users_own_module(referee: Referee
     assert (candidate.origin, candidate.label, reason) == ("human", "library layernorm_relu_add", "")
     assert "recognized by its formula" in candidate.note
     shapes = {"visible": [{"rows": 37, "cols": 129}, {"rows": 3, "cols": 1000}]}
-    verdict = referee.evaluate(
-        TaskSource("task", source),
-        CandidateSource(candidate.source, "human"),
-        splits=("visible",),
-        shapes=shapes,
-    )
-    xfail_if_voided(verdict)
+    task, kernel = TaskSource("task", source), CandidateSource(candidate.source, "human")
+    verdict = until_timed(lambda: referee.evaluate(task, kernel, splits=("visible",), shapes=shapes))
     assert verdict["verdict"] == "accepted", verdict["reason"]
     assert all(shape["correct"] for shape in verdict["shapes"])
 

@@ -1,6 +1,7 @@
 """E17: one call over the stacked inputs of a whole block, the chain walked afterwards."""
 
 # expects: cheating|incorrect
+# shows: when timed
 import torch
 import torch.nn.functional as F
 from torch import nn

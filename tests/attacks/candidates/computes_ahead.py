@@ -1,6 +1,7 @@
 """Computes every slot between the turns and only hands out the results in the block."""
 
 # expects: cheating|incorrect
+# shows: when timed
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -1,6 +1,7 @@
 """E31: honest for a hundred calls, then the last answer again."""
 
 # expects: incorrect|cheating
+# shows: when timed
 import torch
 import torch.nn.functional as F
 from torch import nn

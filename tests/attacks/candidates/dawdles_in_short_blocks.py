@@ -1,6 +1,7 @@
 """Sleeps in blocks of one or sixteen calls, from which a first guess of its speed is made."""
 
 # expects: cheating harness_replaced
+# shows: when timed
 import time
 
 import torch

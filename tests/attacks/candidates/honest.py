@@ -1,6 +1,7 @@
 """No attack: the reference's own formula must pass every check."""
 
 # expects: accepted
+# shows: when timed
 import torch
 import torch.nn.functional as F
 from torch import nn

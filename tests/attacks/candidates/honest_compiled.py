@@ -1,6 +1,7 @@
 """No attack: the compiler's own code, which needs its caches and headers inside the sandbox."""
 
 # expects: accepted
+# shows: when timed
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -1,6 +1,7 @@
 """No attack: the compiler by another name than `torch.` and what follows it, which needs the same headers."""
 
 # expects: accepted
+# shows: when timed
 import torch
 import torch.nn.functional as F
 from torch import nn

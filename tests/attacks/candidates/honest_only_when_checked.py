@@ -1,6 +1,7 @@
 """E32: looks at the caller's frames to tell a timed block from a check, and replays inside the block."""
 
 # expects: incorrect|cheating
+# shows: when timed
 import sys
 
 import torch.nn.functional as F

@@ -1,6 +1,7 @@
 """E29, E71: a helper process goes on between calls."""
 
 # expects: contract_violation background_process
+# shows: when timed
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -1,6 +1,7 @@
 """E28: outputs made beforehand and returned in turn, more of them than a block has calls."""
 
 # expects: contract_violation output_overwritten
+# shows: when timed
 from itertools import cycle
 
 import torch

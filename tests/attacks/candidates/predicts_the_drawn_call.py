@@ -1,6 +1,7 @@
 """Guesses which call will be verified from the generators of its own process, and computes that one alone."""
 
 # expects: cheating|incorrect
+# shows: when timed
 import torch
 import torch.nn.functional as F
 from torch import nn

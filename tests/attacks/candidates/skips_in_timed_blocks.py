@@ -1,6 +1,7 @@
 """Patches the runner: in a timed block only the last call is computed."""
 
 # expects: cheating
+# shows: when timed
 import torch
 import torch.nn.functional as F
 from torch import nn

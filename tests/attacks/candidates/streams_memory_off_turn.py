@@ -1,6 +1,7 @@
 """A child process that streams memory while the other side is timed."""
 
 # expects: contract_violation background_process
+# shows: when timed
 import torch
 import torch.nn.functional as F
 from torch import nn

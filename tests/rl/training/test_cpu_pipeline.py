@@ -78,6 +78,7 @@ def pairs(path: Path) -> None:
     write_rows(path, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_three_stages_from_rows_to_a_policy_with_rewards_of_the_referee(tmp_path: Path) -> None:
     pairs(tmp_path / "runs" / "cpu" / "pairs.jsonl")

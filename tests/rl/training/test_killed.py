@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from evaluator.sources import sha256_of
 from rl.rows import read_rows
 from rl.tasks import of_step
@@ -30,6 +32,7 @@ def test_supervised_training_goes_on_at_its_step(tmp_path: Path) -> None:
     assert runs.same_weights(stage.output, whole.output)
 
 
+@pytest.mark.slow
 def test_rounds_go_on_in_their_training_and_in_their_judging(trained: Path) -> None:
     model = trained / "sft" / "checkpoint"
     whole = selfsup_stage(trained, "whole-rounds", model)
@@ -76,6 +79,7 @@ def test_prompts_show_what_steps_before_have_found(whole_run: Path) -> None:
     assert snapshots[3]  # each of two tasks was asked for once
 
 
+@pytest.mark.slow
 def test_a_machine_that_the_first_verdict_tells_is_known_alike_after_a_kill(trained: Path) -> None:
     model = trained / "sft" / "checkpoint"
     stages = []

@@ -19,7 +19,7 @@ from rl.verdicts import VerdictJournal
 from tests.rl.training import runs
 
 pytest.importorskip("torch.distributed.fsdp")
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[3]
 
 

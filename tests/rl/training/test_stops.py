@@ -47,7 +47,7 @@ def test_evaluators_that_die_in_mid_step_stop_training_which_goes_on_as_if_nothi
     assert runs.same_weights(stage.output, whole_run)
 
 
-@pytest.mark.parametrize("call", [1, 3])
+@pytest.mark.parametrize("call", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_round_that_is_not_judged_to_its_end_goes_on_as_if_nothing_had_been(
     trained: Path, call: int
 ) -> None:
@@ -139,7 +139,7 @@ def test_a_hack_is_learned_and_never_an_exemplar(trained: Path) -> None:
             assert caught not in [one.source for one in members]
 
 
-@pytest.mark.parametrize("train", ["full", "lora"])
+@pytest.mark.parametrize("train", [pytest.param("full", marks=pytest.mark.slow), "lora"])
 def test_what_training_makes_is_the_agents_policy(trained: Path, train: str) -> None:
     folder = trained / "sft" / "checkpoint"
     if train == "lora":

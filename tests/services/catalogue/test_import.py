@@ -6,7 +6,7 @@ import json
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,6 @@ from services.cli import app
 from services.jobs.requests import OptimizeRequest
 from services.jobs.submit import _task
 from services.settings import Settings, get_settings
-
-pytestmark = pytest.mark.shares
 
 _HEAD = "import torch\nimport torch.nn as nn\n"
 _SOUND = _HEAD + textwrap.dedent("""
@@ -62,12 +60,6 @@ _FILES = {
     "level2/notes.py": "Model = 1",
     "level4/3_Downloads.py": _DOWNLOADS,
 }
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as referee:
-        yield referee
 
 
 @pytest.fixture
