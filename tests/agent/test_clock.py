@@ -21,7 +21,7 @@ from agent.strategy.settings import Strategy
 from evaluator.errors import RefereeLost
 from tests.agent import small_job
 from tests.agent.scripted_referee import ScriptedReferee, refused, timed
-from tests.agent.test_turns import SPEC, Lines, labels, run
+from tests.agent.test_scheduling import SPEC, Lines, labels, run
 
 SPEC_60 = replace(SPEC, budget=Budget(seconds=60), strategy=Strategy(timings=0))
 

@@ -27,7 +27,7 @@ from services.settings import Settings
 from services.worker.referee_queue import RefereeQueue
 from services.worker.runner import Runner
 from tests.agent.scripted_referee import ScriptedReferee
-from tests.agent.test_turns import SPEC, Lines, accepted, run
+from tests.agent.test_scheduling import SPEC, Lines, accepted, run
 from tests.services.databases import new_job, new_sqlite
 from tests.services.keyed import Keyed
 
