@@ -41,7 +41,7 @@ def profile(
     ] = "landlock",
     work_dir: Annotated[Path | None, typer.Option(help="Folder for caches.")] = None,
 ) -> None:
-    """Say where the time of a task, or of a whole program, goes and what holds it back.
+    """Show where the time of a task, or of a whole program, goes and what limits it.
 
     Exit status: 0, or 2 if it could not be profiled. A program runs as usual, outside the sandbox.
     """

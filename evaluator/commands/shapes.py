@@ -35,7 +35,7 @@ def shapes(
     ] = "landlock",
     work_dir: Annotated[Path | None, typer.Option(help="Folder for caches.")] = None,
 ) -> None:
-    """Infer which sizes of a task can vary; a DIMS in the file is not looked at.
+    """Infer which sizes of a task can vary; a DIMS in the file is ignored.
 
     Exit status: 0 there is a space, 1 there is none, 2 unknown.
     """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-#: What products are computed in under torch's autocast, by the task's precision tier. There is none for float8: whoever has a
-#: task of that tier can get bfloat16.
+#: The dtype of products under torch's autocast, by the task's precision tier. Autocast has no float8, so that tier uses
+#: bfloat16.
 AUTOCAST_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}
 #: Two clocks count as different beyond this share.
 _MOVED = 0.02

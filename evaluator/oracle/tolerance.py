@@ -13,14 +13,14 @@ error two or three orders of magnitude above this bound (TF32: about 5e-4 agains
 
 **Lower precision on purpose.** A task's ``PRECISION`` (:mod:`evaluator.precision`) allows the operands of products, backward ones
 included, to be rounded: of matrices and of convolutions in ``tf32``, ``bf16``, ``fp16`` and ``fp8``; on a GPU of convolutions and recurrent
-layers alone in ``default``, as PyTorch does unless it is told otherwise; none in ``strict``. How far that may move a result is
+layers alone in ``default``, which is PyTorch's default; none in ``strict``. How far that may move a result is
 found by doing it: the float64 oracle runs once more with every such operand rounded to nearest to the tier's explicit
 mantissa bits (10, 7, 10, 3: unit roundoffs 2^-11, 2^-8, 2^-11, 2^-4), while sums, biases and everything else stay in
 float64 and no exponent range is cut. With t the largest error of that run in a row (at least twice the median row's)
 
     tier bound = bound + T * t        (T = 4: hardware may truncate instead of round, and fall otherwise)
 
-so a tier widens nothing for a module without products, and a result beyond ``bound`` is told as a change of precision.
+so a tier widens nothing for a module without products, and a result beyond ``bound`` is reported as a change of precision.
 
 **Many small errors.** In dtypes of 16 bits and less a bound of two spacings per element hides a lot. There the root mean
 square of the errors, of the tensor and of each long row, is bounded, too, so that errors cannot gather in rows or tiles.

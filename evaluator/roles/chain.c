@@ -32,8 +32,8 @@ enum { WHOLE_BYTES = 16384, SAMPLES = 256 };
 
 enum { WHEN_BITS = 16 };
 
-/* The places of an output that are looked at depend on when its call returned, so that nobody can have these few ready and
- * the rest later: the state before the digests, and the one after them, whose last bits say when that was. */
+/* The sampled places of an output depend on when its call returned, so that a process cannot prepare only these and
+ * compute the rest later: the state before the digests, and the one after them, whose last bits say when that was. */
 uint64_t kw_stirred(uint64_t state, uint64_t when) { return mix(state, when); }
 
 uint64_t kw_marked(uint64_t state, uint64_t when) {

@@ -3,16 +3,16 @@
  * threads computes the whole digest for itself and refreshes its share: a kernel of this size is all latency.
  *
  * The digest is of all bytes up to WHOLE_BYTES, else of SAMPLES words at places that depend on the state and on when the
- * link began: it makes the calls depend on each other, and nobody can have these words ready and the rest later. That
- * outputs are complete is checked in the memory itself, after the process was stopped. */
+ * link began: it makes the calls depend on each other, and a process cannot prepare only these words and compute the
+ * rest later. The memory itself is checked for complete outputs after the process was stopped. */
 struct refresh_t {
     unsigned char *data;
     const unsigned char *pool;
     unsigned long long item_bytes, count, pool_count, stride, keeps_zeros;
 };
 
-/* From sm_90 on the blocks of a link are one cluster, which the device runs at one time and whose memory on the chip nobody else
- * reaches. Elsewhere they are on their own. */
+/* From sm_90 on, the blocks of a link are one cluster. The device runs them at the same time, and no other work can access
+ * their on-chip memory. On older devices they are separate blocks. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define CLUSTER __attribute__((cluster_dims(8, 1, 1)))
 #define THREADS 512
@@ -46,7 +46,7 @@ __device__ unsigned long long marked(unsigned long long state, unsigned long lon
     return state >> WHEN_BITS << WHEN_BITS | when;
 }
 
-/* Sixteen bits that nobody knows before. The device's own time goes in steps of up to a microsecond, a processor's cycles do not. */
+/* Sixteen unpredictable bits. The device's own time advances in steps of up to a microsecond; a processor's cycles do not. */
 __device__ unsigned long long now() {
     unsigned long long time;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
@@ -73,8 +73,8 @@ __device__ void let_go() { asm volatile("barrier.cluster.wait.acquire;" ::: "mem
 
 #else
 
-/* When this link began, the same for all of its blocks: the first one to come here says so. Nobody waits for anybody, so it does
- * not matter which blocks run, in what order, or what else does. The word names the state that the link began with, which no other
+/* When this link began, the same for all of its blocks: the first one to arrive sets it. No block waits for another, so it does
+ * not matter which blocks run, in what order, or what else runs. The word names the state that the link began with, which no other
  * link has that uses this word: what an earlier one left there is replaced. All threads call this. */
 __device__ unsigned long long agreed(unsigned long long *word, unsigned long long state) {
     __shared__ unsigned long long said;

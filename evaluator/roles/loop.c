@@ -1,6 +1,6 @@
-/* The loop around the calls of a block: refresh, call, digest. It is machine code for the sake of what it does not take: what a
- * loop in Python takes (2 to 4 us a call) has to be taken off what was measured, and whoever replaces it by a
- * quicker one is credited with the difference. Here nothing worth replacing is left.
+/* The loop around the calls of a block: refresh, call, digest. It is machine code because a loop in Python takes 2 to 4 us a call.
+ * That would be subtracted from the measurement, and a candidate that replaced the loop by a quicker one would gain the
+ * difference. Here there is nothing worth replacing.
  *
  * The module is called by Python's own protocol. Declared by hand, so that no header of Python's is needed: these few
  * functions are the same in every version from 3.9 on. */
@@ -86,7 +86,7 @@ static int number_of(PyObject *number, uint64_t *value) {
     return *value == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
 }
 
-/* Sixteen bits that nobody knows before: the processor's own clock, where a program can read it without asking anybody. */
+/* Sixteen unpredictable bits: the processor's own clock, if a program can read it directly. */
 static uint64_t now(void) {
     uint64_t ticks;
 #if defined(__x86_64__)

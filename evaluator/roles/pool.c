@@ -1,5 +1,5 @@
-/* An allocator for torch's memory pools that hands out exchange memory, so that a call's outputs lie where the referee
- * can read them and nobody has to copy them. Torch asks for segments of megabytes and keeps them until its pool is
+/* An allocator for torch's memory pools that hands out exchange memory, so that the referee can read a call's
+ * outputs there without a copy. Torch asks for segments of megabytes and keeps them until its pool is
  * dropped, so there are few: a sorted list of gaps, first fit, is enough.
  * When the exchange is full it asks the driver, and outputs that land there are copied. */
 #include <dlfcn.h>

@@ -20,7 +20,7 @@ from pathlib import Path
 def file_lock(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
     """Holds an advisory lock on an empty file that every user of the machine may lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    with suppress(PermissionError):  # it belongs to another user, who has done this
+    with suppress(PermissionError):  # another user's file already has this mode
         os.fchmod(descriptor, 0o666)
     try:
         fcntl.flock(descriptor, kind)

@@ -291,7 +291,7 @@ class _Comparison:
             sizes = meta.shape if rows is None else (rows[1] - rows[0], *meta.shape[1:])
             metas.append(_contiguous(meta.dtype, sizes))
             if values.numel() != metas[-1].elements:
-                raise RoleReported("runtime_error", "rows are no rows of the output", role="reference")
+                raise RoleReported("runtime_error", "the rows are not rows of the output", role="reference")
         spans = [values.clone().view(torch.uint8).reshape(-1) for values in own]
         result = OwnResult(self._name, [], tuple(metas), 0, frozenset(), spans, signs=self._signs)
         return case_of(self._shape, result, self._findings, rows=cut, in_slot=True)

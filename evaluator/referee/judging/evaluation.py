@@ -151,7 +151,7 @@ class Evaluation:
             return self.fleet.room.can_tell(alone=self._alone)  # memory use grows when that much is free
         assert self.fleet.keeper is not None
         if self.session.ahead.give_memory_back() and not self._alone:
-            return False  # our own compilers used some of it
+            return False  # the referee's compilers used some of it
         self.control.close()
         if failure.role == "reference" and not self._alone:
             return False  # it is tried again with the whole device

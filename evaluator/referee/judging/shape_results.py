@@ -155,7 +155,7 @@ def facts(effort: str) -> dict[str, Any]:
     return {
         "protocol": (
             "strictly alternating blocks of chained calls on the referee's clock, fresh contents in rotating buffers; the "
-            "harness's own cost learnt in the reference's process and taken off both; each process stopped outside its turn; one "
+            "harness's own cost measured in the reference's process and subtracted from both; each process stopped outside its turn; one "
             f"drawn call of every block verified; {over}"
         ),
         "effort": effort,

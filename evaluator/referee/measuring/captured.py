@@ -1,7 +1,7 @@
 """The same measurement with every block replayed as a CUDA graph: a kernel's time without launch cost.
 
 Calls below about 20 us cannot be timed one by one from the host, because a launch takes longer than the call. As
-graph replays they can. The figure is what a user gets who captures the module in a CUDA graph.
+graph replays they can. The figure applies to users who capture the module in a CUDA graph.
 """
 
 from __future__ import annotations

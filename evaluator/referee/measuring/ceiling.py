@@ -60,7 +60,7 @@ def check_written(checker: Checker, calls: int, blocks: list[tuple[int, int]]) -
         took_ns = statistics.median(elapsed_ns for elapsed_ns, _ in looks) / calls
         needed_ns = statistics.median(length for _, length in looks) / rate * 1e9 / calls
         sentence = (
-            f"a call took {took_ns / 1e3:.2f} us with the harness, and merely to write its outputs ({each_bytes} bytes) alone takes "
+            f"a call took {took_ns / 1e3:.2f} us with the harness, and writing its outputs ({each_bytes} bytes) alone takes "
             f"{needed_ns / 1e3:.2f} us at {rate / 1e9:.0f} GB/s, this machine's highest measured rate: they "
             "were not written within the call"
         )

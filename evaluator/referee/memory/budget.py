@@ -1,4 +1,4 @@
-"""Limits of device memory, and who exceeded them: the reference, the candidate, or other programs."""
+"""Limits of device memory, and what exceeded them: the reference, the candidate, or other programs."""
 
 from __future__ import annotations
 

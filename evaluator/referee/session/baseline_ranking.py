@@ -73,7 +73,7 @@ def rank(session: Timing, shape: OpenShape) -> None:
     than the seconds for which a neighbor slows this machine.
     """
     rivals = shape.working
-    everybody, side = list(rivals), shape.side
+    all_rivals, side = list(rivals), shape.side
     session.fleet.pin(side.process)
     guesses_us = {baseline.name: _guess_us(session, shape, baseline) for baseline in rivals}
     least_us = min(guesses_us.values())
@@ -96,10 +96,10 @@ def rank(session: Timing, shape: OpenShape) -> None:
     best = rivals[0]
     median_ns = statistics.median(turn[best.name] for turn in rounds)
     null_ns = min(statistics.median(nulls_ns), median_ns / 2)
-    for baseline in everybody:
+    for baseline in all_rivals:
         ratio = math.exp(_relative(rounds, baseline.name, [best.name]))
         baseline.median_us = (median_ns * ratio - null_ns) / calls / 1e3
-    times_us = {baseline.name: baseline.median_us for baseline in everybody}
+    times_us = {baseline.name: baseline.median_us for baseline in all_rivals}
     for baseline in shape.baselines:
         baseline.median_us = times_us.get(baseline.same_as, baseline.median_us)
 
