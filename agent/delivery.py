@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from agent.bundle.archive import write_bundle
 from agent.bundle.assembly import assemble, input_places, internal_places, read_call
-from agent.bundle.domain import dims_key, probe_domain
 from agent.bundle.evidence import BundleContents
 from agent.bundle.guards import write_guards
 from agent.candidates import Candidate
 from agent.clock import OutOfTime
+from agent.dispatch.domain import dims_key, probe_domain
 from agent.errors import AssemblyError
 from agent.judging import further_verdicts, judge_phase, raise_if_stopped
 from agent.portfolio import Entry, Portfolio, build_portfolio, choose_winner, rank, timed_rows

@@ -37,8 +37,8 @@ from agent.judging import (
 from agent.portfolio import Entry, rank
 from agent.portfolio.entries import tied, with_further
 from agent.portfolio.planner import next_timings
-from agent.proposers.base import ProposalContext
 from agent.proposers.registry import proposers_for
+from agent.proposing import ProposalContext
 from agent.providers.client import ledger_of
 from agent.records import ASKED_STEPS, Records
 from agent.scheduling import Schedule

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent.bundle.domain import dims_key
 from agent.candidates import Candidate
+from agent.dispatch.domain import dims_key
 from agent.spec import JobSpec
 from agent.store import JobStore
 from evaluator.errors import EvaluatorError, RefereeLost, SandboxUnavailable

@@ -19,7 +19,7 @@ from typing import Any
 
 from agent.budget import Cost, Reservation
 from agent.errors import ProviderError, StoreCorrupt
-from agent.providers.base import Message, Reply
+from agent.messages import Message, Reply
 from agent.redaction import known_secrets, redact_json
 from agent.store import JobStore
 

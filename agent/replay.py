@@ -14,10 +14,10 @@ from agent.background import Background
 from agent.candidates import Candidate
 from agent.errors import ProposalFailed, ProviderError
 from agent.judging import task_of
+from agent.messages import Message, Reply
 from agent.prompts import prompts_sha256
-from agent.proposers.base import ProposalContext
 from agent.proposers.llm import LLMProposer
-from agent.providers.base import Message, Reply
+from agent.proposing import ProposalContext
 from agent.providers.client import PREFIXES
 from agent.records import Records, messages_sha256
 from agent.spec import Budget, JobSpec, ModelChoice

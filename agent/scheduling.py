@@ -18,7 +18,7 @@ from typing import Any
 from agent.candidates import Candidate
 from agent.errors import AnswersAwaited
 from agent.judging import JobStopped, raise_if_stopped
-from agent.proposers.base import Asks, ProposalContext, Proposer
+from agent.proposing import Asks, ProposalContext, Proposer
 from agent.redaction import known_secrets, redact_message
 from agent.store import JobStore
 from evaluator.errors import is_disk_trouble

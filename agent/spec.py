@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agent.strategy.settings import Strategy
+from agent.strategy_settings import Strategy
 
 if TYPE_CHECKING:
     from pathlib import Path

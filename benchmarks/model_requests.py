@@ -19,9 +19,9 @@ from typing import Annotated, Any
 
 import typer
 
-from agent.proposers.base import ProposalContext
-from agent.proposers.extraction import extract
+from agent.extraction import extract
 from agent.proposers.llm import opening
+from agent.proposing import ProposalContext
 from agent.stores.folder import FolderStore
 from benchmarks.kernelbench_sample import sample
 from evaluator.client import Referee

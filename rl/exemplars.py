@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent.portfolio.clusters import visible_rows
 from agent.prompts.markers import holds_markers
-from agent.strategy.clusters import visible_rows
 from agent.strategy.exemplars import LONGEST_SHOWN_CHARACTERS, apart
 from agent.strategy.novelty import fingerprint
 from rl.config import ExemplarPart

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from agent.messages import Message
 from agent.prompts import fill, fill_from
-from agent.providers.base import Message
 from agent.providers.openai_compatible import OpenAICompatible
 from agent.spec import API_KEY_VARIABLE, ModelChoice
 from evaluator.sources import TaskSource

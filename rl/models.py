@@ -24,7 +24,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from agent.providers.base import Message
+from agent.messages import Message
 from rl.checkpoints import BASE, FINAL, replaced, unwritable
 from rl.config import ModelPart, Stage
 from rl.errors import ConfigError, NoRoom

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent.providers.base import Message
+from agent.messages import Message
 from rl.config import ModelPart
 from rl.errors import ConfigError, NoRoom
 

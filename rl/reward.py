@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.candidates import Candidate
+from agent.portfolio.clusters import visible_rows
 from agent.portfolio.cover import cover
 from agent.portfolio.entries import Entry, eager_speedups
 from agent.portfolio.table import tabulate
-from agent.strategy.clusters import visible_rows
 from evaluator.verdict import WORDS
 from rl.best_of import gains_on_best
 from rl.config import RewardPart

@@ -22,8 +22,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from agent.messages import Message
 from agent.prompts.markers import holds_markers
-from agent.providers.base import Message
 from evaluator.keeping import replacing
 from evaluator.sources import TaskSource
 from rl.config import Part

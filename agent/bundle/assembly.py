@@ -11,10 +11,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from agent.bundle.domain import Domain
 from agent.bundle.guards import internal_names, write_guards
 from agent.bundle.sections import Section, cut, indented, rename_collisions, with_types_of
 from agent.candidates import Candidate
+from agent.dispatch.domain import Domain
 from agent.dispatch.tree import Node, python_lines
 from agent.errors import AssemblyError
 from evaluator.precision import DEFAULT, declared

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.bundle.domain import Domain, Expression, TensorInput, ValueInput
+from agent.dispatch.domain import Domain, Expression, TensorInput, ValueInput
 from agent.errors import AssemblyError
 
 # Names that the dispatcher's own functions use; an input or dimension of that name gets a trailing underscore inside.

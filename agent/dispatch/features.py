@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from agent.bundle.domain import Domain, Expression, dims_key
+from agent.dispatch.domain import Domain, Expression, dims_key
 
 _TIERS = (2, 4, 8, 16, 32, 64, 128)
 _TILES = (64, 128)

@@ -10,10 +10,10 @@ import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from agent.bundle.domain import dims_key
 from agent.candidates import Candidate
 from agent.compiler import cuda_graph
 from agent.compiler.modes import baseline_name, mode_source, modes
+from agent.dispatch.domain import dims_key
 from agent.errors import ProposalFailed
 from agent.portfolio.entries import TIE, Entry, eager_speedups, ranked_speedup, timed_rows
 from evaluator.sources import TaskSource

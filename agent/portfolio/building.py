@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from agent.bundle.domain import Domain
+from agent.dispatch.domain import Domain
 from agent.dispatch.features import features_of, points_of
 from agent.dispatch.tree import Node, Split, leaves, member_at, renumbered, sentences
+from agent.portfolio.clusters import Cluster, worst_group
 from agent.portfolio.cover import MOST_MEMBERS, cover
 from agent.portfolio.entries import Entry, speed_text
 from agent.portfolio.table import Table, tabulate
 from agent.portfolio.tree_fitting import TreeFitter
-from agent.strategy.clusters import Cluster, worst_group
 
 
 @dataclass(frozen=True)

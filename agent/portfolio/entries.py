@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.bundle.domain import dims_key
 from agent.candidates import Candidate
+from agent.dispatch.domain import dims_key
 from evaluator.fingerprint import platform
 
 #: Speeds nearer than this are the same to a user, and a shorter file is easier to trust.

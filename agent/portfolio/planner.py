@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.bundle.domain import dims_key
+from agent.dispatch.domain import dims_key
 from agent.portfolio.cover import cover
 from agent.portfolio.entries import Entry, wins_everywhere
 from agent.portfolio.table import Table, tabulate

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from agent.bundle.domain import dims_key
+from agent.dispatch.domain import dims_key
 from agent.portfolio.entries import Entry, eager_speedups, timed_rows
 
 Array = npt.NDArray[np.float64]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from agent.candidates import Candidate
 from agent.compiler.inductor import LABELS, NOTE, inductor_source
 from agent.errors import ProposalFailed
-from agent.proposers.base import ProposalContext
+from agent.proposing import ProposalContext
 
 
 class CompilerProposer:

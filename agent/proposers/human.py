@@ -18,7 +18,7 @@ from agent.library.find import find_matches
 from agent.library.match.canonical import NotRowwise
 from agent.library.match.graph import BadGraph, Traced, read_graphs
 from agent.memory.features import FEATURES_STEP, features_of
-from agent.proposers.base import ProposalContext
+from agent.proposing import ProposalContext
 
 TRACE_DEADLINE_S = 120.0
 _STEP = "library.match"

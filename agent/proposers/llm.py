@@ -13,24 +13,25 @@ from typing import Any
 
 from agent.candidates import Candidate
 from agent.errors import AnswersAwaited, ProposalFailed, ProviderError
+from agent.extraction import extract
+from agent.messages import Message, Reply
+from agent.portfolio.clusters import visible_rows
 from agent.prompts import fill
 from agent.prompts.sizes import listed, shape_words, space_text, timed_words
-from agent.proposers.base import ProposalContext
-from agent.proposers.extraction import extract
-from agent.providers.base import Message, Provider, Reply
+from agent.proposing import ProposalContext
+from agent.providers.base import Provider
 from agent.providers.choice import Standing, choose
 from agent.providers.client import IN_FLIGHT, LOOK_S, ModelClient, Witness
 from agent.providers.registry import provider_for
 from agent.records import ASKED_STEPS, messages_sha256
 from agent.spec import Budget, ModelChoice
 from agent.strategy import mismatch, starting
-from agent.strategy.clusters import visible_rows
 from agent.strategy.contrast import drawn, fewer, varies
 from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS
 from agent.strategy.exemplars import Judged, judged_in
 from agent.strategy.recorded_random import recorded
 from agent.strategy.search import Search
-from agent.strategy.settings import Strategy
+from agent.strategy_settings import Strategy
 
 _DETAIL_CHARACTERS = 3000
 _REASON_CHARACTERS = 300

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.proposers.base import Proposer
+from agent.proposing import Proposer
 from agent.spec import JobSpec
 from agent.strategy.finishing import Finisher
 

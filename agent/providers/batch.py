@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import ProviderError
-from agent.providers.base import Message, Reply, finish_of
+from agent.messages import Message, Reply, finish_of
 from agent.redaction import known_secrets, redact
 from agent.spec import ModelChoice
 

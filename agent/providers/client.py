@@ -19,8 +19,9 @@ from typing import Any
 
 from agent.budget import Cost, Ledger, Price, Reservation, price_of, price_snapshot, prompt_tokens_at_most
 from agent.errors import ProviderError
+from agent.messages import Message, Reply
 from agent.prompts import prompts_sha256
-from agent.providers.base import Message, Provider, Reply
+from agent.providers.base import Provider
 from agent.providers.registry import provider_for
 from agent.records import Records, messages_sha256
 from agent.redaction import known_secrets, redact

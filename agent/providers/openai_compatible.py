@@ -14,7 +14,7 @@ import openai
 from openai import OpenAI
 
 from agent.errors import ProviderError
-from agent.providers.base import Message, Reply, finish_of
+from agent.messages import Message, Reply, finish_of
 from agent.providers.limits import BodyTooLong, LimitedTransport
 from agent.redaction import known_secrets, redact, redact_message
 from agent.spec import ModelChoice

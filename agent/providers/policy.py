@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import ProviderError
-from agent.providers.base import Message, Reply
+from agent.messages import Message, Reply
 from agent.redaction import known_secrets, redact
 from agent.spec import ModelChoice
 from evaluator.devices import open_device

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent.memory.lessons import LESSON_STEPS
-from agent.strategy.clusters import visible_geomean, visible_rows
+from agent.portfolio.clusters import visible_geomean, visible_rows
 from agent.strategy.techniques import technique
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agent.strategy.clusters import Cluster, visible_geomean
+from agent.portfolio.clusters import Cluster, visible_geomean
 from agent.strategy.exemplars import Judged
 from agent.strategy.novelty import likeness
 

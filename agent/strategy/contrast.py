@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate
 from agent.errors import ProviderError
+from agent.extraction import extract
 from agent.prompts.markers import holds_markers
-from agent.proposers.extraction import extract
 from agent.strategy.beam import editable
 from agent.strategy.exemplars import Exemplars, Judged, draw
 from agent.strategy.novelty import likeness

@@ -11,23 +11,23 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
+from agent.extraction import extract
 from agent.knowledge.retrieval import bottleneck_of
 from agent.languages import language_of
+from agent.messages import Message, Reply
+from agent.portfolio.clusters import Cluster, visible_rows
 from agent.prompts import fill
 from agent.prompts.sizes import timed_words
-from agent.proposers.extraction import extract
-from agent.providers.base import Message, Reply
 from agent.strategy import critic, mismatch, starting
-from agent.strategy.clusters import Cluster, visible_rows
 from agent.strategy.critic import Diagnosis
 from agent.strategy.exemplars import Exemplars, Judged
 from agent.strategy.novelty import likeness
 
 if TYPE_CHECKING:
-    from agent.proposers.base import ProposalContext
+    from agent.proposing import ProposalContext
     from agent.providers.client import ModelClient
     from agent.strategy.beam import Parent
-    from agent.strategy.settings import Strategy
+    from agent.strategy_settings import Strategy
 
 QUOTED_CHARACTERS = 60_000
 """Of an answer, when the conversation goes on: what a model says is paid for twice."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
-from agent.strategy.clusters import visible_geomean
+from agent.portfolio.clusters import visible_geomean
 from agent.strategy.graph_variants import is_graph_variant
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from agent.strategy.recorded_random import recorded
 from agent.strategy.tuner import tuned
 
 if TYPE_CHECKING:
-    from agent.proposers.base import ProposalContext
-    from agent.strategy.settings import Strategy
+    from agent.proposing import ProposalContext
+    from agent.strategy_settings import Strategy
 
 
 class Finisher:

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
 from agent.errors import AnswersAwaited, ProviderError
+from agent.messages import Message
+from agent.portfolio.clusters import worst_cluster
 from agent.portfolio.cover import covering
 from agent.portfolio.entries import Entry
-from agent.providers.base import Message
 from agent.providers.choice import Standing, choose
 from agent.providers.client import LOOK_S
 from agent.records import messages_sha256
 from agent.strategy import exemplars
 from agent.strategy.beam import Parent, select
-from agent.strategy.clusters import worst_cluster
 from agent.strategy.contrast import Contrast, drawn, varies
 from agent.strategy.conversation import Conversation, Round
 from agent.strategy.exemplars import Exemplars, Judged, judged_in
@@ -39,10 +39,10 @@ from agent.strategy.tuner import tuned
 if TYPE_CHECKING:
     import random
 
-    from agent.proposers.base import ProposalContext
+    from agent.proposing import ProposalContext
     from agent.providers.client import ModelClient
     from agent.store import JobStore
-    from agent.strategy.settings import Strategy
+    from agent.strategy_settings import Strategy
 
 _GAIN = 1.02
 

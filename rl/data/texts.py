@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agent.portfolio.clusters import visible_rows
 from agent.prompts.sizes import listed, shape_words
-from agent.strategy.clusters import visible_rows
 
 #: As Inductor names its kernels.
 _KERNEL = re.compile(r"^(?:cpp|triton_[a-z]+)_fused_(\w{1,300}?)_\d+ = async_compile", re.MULTILINE)

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from agent.extraction import extract
+from agent.messages import Message
 from agent.prompts import fill
 from agent.prompts.markers import holds_markers
-from agent.proposers.extraction import extract
-from agent.providers.base import Message
 from agent.strategy.conversation import DEVICES
 from rl.errors import ConfigError
 from rl.exemplars import Draw
@@ -91,7 +91,7 @@ class Answer:
         analysis: its first part, "" where it is missing.
         design: its second part.
         source: the candidate file, or None.
-        problem: why there is none, see `agent.proposers.extraction.Extraction`.
+        problem: why there is none, see `agent.extraction.Extraction`.
         in_form: whether the three parts were there, in order, with the code in the third.
     """
 

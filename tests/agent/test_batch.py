@@ -12,15 +12,15 @@ import pytest
 from agent.background import Background
 from agent.candidates import Candidate
 from agent.errors import AnswersAwaited, ProviderError
+from agent.messages import Message
 from agent.proposers.llm import LLMProposer
-from agent.providers.base import Message
 from agent.providers.batch import BatchFiles
 from agent.providers.client import ModelClient
 from agent.records import Records
 from agent.replay import replay
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
-from agent.strategy.settings import Strategy
+from agent.strategy_settings import Strategy
 from tests.agent.strategy.judging import accepted
 from tests.agent.strategy.search_job import DESCRIPTION, TASK, by_source
 from tests.agent.strategy.test_search import by_prompt, file

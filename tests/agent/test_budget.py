@@ -19,8 +19,8 @@ from agent.budget import (
     prompt_tokens_at_most,
     reason_to_stop,
 )
+from agent.messages import Message
 from agent.proposers.llm import LLMProposer
-from agent.providers.base import Message
 from agent.providers.client import ModelClient
 from agent.records import Records
 from agent.spec import Budget, ModelChoice

@@ -17,7 +17,7 @@ from agent.job import run_job
 from agent.spec import Budget, JobOutcome
 from agent.store import worked_s
 from agent.stores.folder import FolderStore
-from agent.strategy.settings import Strategy
+from agent.strategy_settings import Strategy
 from evaluator.errors import RefereeLost
 from tests.agent import small_job
 from tests.agent.scripted_referee import ScriptedReferee, refused, timed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.proposers.extraction import extract
+from agent.extraction import extract
 
 FILE = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x * 2\n"
 OTHER = FILE.replace("* 2", "* 3")

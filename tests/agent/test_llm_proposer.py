@@ -16,8 +16,8 @@ from agent.background import Background
 from agent.candidates import Candidate
 from agent.errors import ProposalFailed
 from agent.memory.entries import MemoryEntry, Question, Recalled
-from agent.proposers.base import ProposalContext
 from agent.proposers.llm import LLMProposer
+from agent.proposing import ProposalContext
 from agent.records import Records
 from agent.spec import Budget, ModelChoice
 from agent.stores.folder import FolderStore

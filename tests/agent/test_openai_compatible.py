@@ -8,7 +8,7 @@ import time
 import pytest
 
 from agent.errors import ProviderError
-from agent.providers.base import Message
+from agent.messages import Message
 from agent.providers.openai_compatible import OpenAICompatible
 from agent.spec import ModelChoice
 from tests.agent.chat_server import Answer, ChatServer, chat_server

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from agent.errors import ProviderError
+from agent.messages import Message
 from agent.providers import policy
-from agent.providers.base import Message
 from agent.providers.policy import LocalPolicy
 from agent.spec import ModelChoice
 from evaluator.timing.exclusive import DeviceLock

@@ -16,15 +16,15 @@ import agent.job
 import agent.scheduling
 from agent.candidates import Candidate
 from agent.job import run_job
-from agent.proposers.base import ProposalContext, Proposer
 from agent.proposers.llm import LLMProposer
+from agent.proposing import ProposalContext, Proposer
 from agent.replay import replay
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
 from agent.strategy.exemplars import judged_in
 from agent.strategy.finishing import Finisher
 from agent.strategy.graph_variants import is_graph_variant
-from agent.strategy.settings import Strategy
+from agent.strategy_settings import Strategy
 from evaluator.verdict import NO_ROOM
 from tests.agent import small_job
 from tests.agent.scripted_referee import ScriptedReferee, refused, timed

@@ -16,7 +16,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from agent.providers.base import Message
+from agent.messages import Message
 from evaluator.sources import TaskSource
 from kernelbench_tasks import catalog
 from rl import evaluate

@@ -11,10 +11,10 @@ import pytest
 
 from agent.candidates import Candidate
 from agent.job import run_job
+from agent.messages import Message
 from agent.prompts.sizes import listed, shape_words, space_text
-from agent.proposers.base import ProposalContext
 from agent.proposers.registry import proposers_for
-from agent.providers.base import Message
+from agent.proposing import ProposalContext
 from agent.records import Records
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore

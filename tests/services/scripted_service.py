@@ -166,7 +166,7 @@ def record() -> None:
     from agent.job import run_job
     from agent.spec import Budget, JobSpec, ModelChoice
     from agent.stores.folder import FolderStore
-    from agent.strategy.settings import Strategy
+    from agent.strategy_settings import Strategy
     from evaluator.client import Referee
 
     with model_server(MODELS) as url, tempfile.TemporaryDirectory() as folder, Referee("cpu") as referee:

@@ -14,15 +14,15 @@ from sqlalchemy import select
 
 from agent.background import Background
 from agent.candidates import Candidate
-from agent.proposers.base import ProposalContext
 from agent.proposers.llm import LLMProposer
+from agent.proposing import ProposalContext
 from agent.providers.account import account
 from agent.records import Records
 from agent.replay import replay
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.store import JobStore
 from agent.stores.folder import FolderStore
-from agent.strategy.settings import Strategy
+from agent.strategy_settings import Strategy
 from services.db.models import Base, Job
 from services.db.session import Database
 from services.jobs import batches, lease, submit

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from agent.bundle import domain
 from agent.bundle.archive import write_bundle
 from agent.bundle.assembly import assemble, input_places, internal_places, read_call
-from agent.bundle.domain import Domain
 from agent.bundle.evidence import BundleContents
 from agent.candidates import Candidate
+from agent.dispatch import domain
+from agent.dispatch.domain import Domain
 from agent.dispatch.tree import Leaf, Node
 from evaluator.sources import TaskSource
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.proposers.base import ProposalContext
 from agent.proposers.compiler import CompilerProposer
+from agent.proposing import ProposalContext
 from agent.stores.folder import FolderStore
 from evaluator.sources import TaskSource
 from tests.agent.compiler.extraction import task_text

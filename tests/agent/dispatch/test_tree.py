@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from agent.bundle.domain import Domain, Expression, TensorInput
+from agent.dispatch.domain import Domain, Expression, TensorInput
 from agent.dispatch.features import KINDS, Feature, Point, features_of
 from agent.dispatch.tree import Leaf, Node, Split, leaves, member_at, python_lines, sentences, simplified
 

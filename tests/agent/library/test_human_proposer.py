@@ -9,8 +9,8 @@ import pytest
 from agent.candidates import Candidate
 from agent.memory.features import FEATURES_STEP, Features
 from agent.proposers import human
-from agent.proposers.base import ProposalContext
 from agent.proposers.human import HumanProposer
+from agent.proposing import ProposalContext
 from agent.stores.folder import FolderStore
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agent.bundle.domain import Domain, Expression, TensorInput, dims_key
 from agent.candidates import Candidate
+from agent.dispatch.domain import Domain, Expression, TensorInput, dims_key
 from agent.portfolio import Entry
 
 SIZES = (10, 100, 1000, 10_000, 100_000, 1_000_000)

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from agent.bundle.domain import dims_key
+from agent.dispatch.domain import dims_key
 from agent.portfolio import Entry
 from agent.portfolio.entries import with_further
 from agent.portfolio.planner import Ask, next_timings

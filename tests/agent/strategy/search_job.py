@@ -9,11 +9,11 @@ from typing import Any
 
 from agent.background import Background
 from agent.candidates import Candidate
-from agent.proposers.base import ProposalContext
 from agent.proposers.llm import LLMProposer
+from agent.proposing import ProposalContext
 from agent.spec import Budget, ModelChoice
 from agent.stores.folder import FolderStore
-from agent.strategy.settings import Strategy
+from agent.strategy_settings import Strategy
 from evaluator.sources import TaskSource
 from tests.agent.strategy.judging import accepted, rejected
 

@@ -9,13 +9,13 @@ import pytest
 
 from agent.candidates import Candidate
 from agent.memory.lessons import LESSON_STEPS
-from agent.proposers.base import ProposalContext
+from agent.proposing import ProposalContext
 from agent.stores.folder import FolderStore
 from agent.strategy.ablation import ABLATED_STEPS, Lesson, changes, first_paid, lesson, undo
 from agent.strategy.critic import parse
 from agent.strategy.finishing import Finisher
-from agent.strategy.settings import Strategy
 from agent.strategy.techniques import technique
+from agent.strategy_settings import Strategy
 from evaluator.sources import TaskSource
 from tests.agent.strategy.judging import accepted, rejected
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from agent.portfolio.clusters import visible_geomean, worst_cluster
 from agent.strategy.beam import LONGEST_PARENT_CHARACTERS, MAX_REPAIRS, select
-from agent.strategy.clusters import visible_geomean, worst_cluster
 from tests.agent.strategy.judging import accepted, judged, rejected, row
 
 ADD = "def add(a, b):\n    return a + b\n"

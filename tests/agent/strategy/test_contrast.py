@@ -10,12 +10,12 @@ import pytest
 
 from agent.background import Background
 from agent.candidates import Candidate
-from agent.proposers.base import ProposalContext
 from agent.proposers.llm import LLMProposer
+from agent.proposing import ProposalContext
 from agent.replay import Replay, replay
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
-from agent.strategy.settings import Strategy
+from agent.strategy_settings import Strategy
 from tests.agent.chat_server import Answer, ChatServer, chat_server
 from tests.agent.strategy.judging import accepted, rejected
 from tests.agent.strategy.search_job import DESCRIPTION, TASK, file

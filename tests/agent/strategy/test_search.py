@@ -20,13 +20,13 @@ from agent.background import Background
 from agent.candidates import Candidate
 from agent.diagnosing import PROFILE_STEP
 from agent.knowledge.retrieval import notes_for
-from agent.proposers.base import ProposalContext
 from agent.proposers.llm import LLMProposer
+from agent.proposing import ProposalContext
 from agent.records import Records
 from agent.replay import replay
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
-from agent.strategy.settings import Strategy
+from agent.strategy_settings import Strategy
 from tests.agent.chat_server import Answer, ChatServer, chat_server
 from tests.agent.strategy import search_job
 from tests.agent.strategy.judging import accepted, rejected, row

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from agent.candidates import Candidate
-from agent.proposers.base import ProposalContext
+from agent.proposing import ProposalContext
 from agent.stores.folder import FolderStore
-from agent.strategy.settings import Strategy
 from agent.strategy.tuner import read, tuned
+from agent.strategy_settings import Strategy
 from evaluator.client import Referee
 from evaluator.sources import TaskSource
 from tests.agent import small_job

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.providers.base import Message
+from agent.messages import Message
 from agent.providers.policy import LocalPolicy
 from agent.spec import ModelChoice
 from kernelbench_tasks import catalog

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.providers.base import Message
+from agent.messages import Message
 from agent.providers.policy import LocalPolicy
 from agent.spec import ModelChoice
 from evaluator.sources import sha256_of

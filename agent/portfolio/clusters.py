@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
 
-from agent.bundle.domain import dims_key
+from agent.dispatch.domain import dims_key
 
 _FEWEST = 2
 #: A group must be this much worse than the rest, or there is nothing to say.
