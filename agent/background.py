@@ -76,7 +76,7 @@ class Background:
 
         Args:
             diagnosis: in a critic's word (`agent.strategy.critic.BOTTLENECKS`) or a profile's
-                (`evaluator.profiling.diagnosis.Diagnosis.label`).
+                (`evaluator.profiling.bottleneck.Diagnosis.label`).
             language: a key of `agent.languages`, or None for any.
             limit: how many at most.
         """

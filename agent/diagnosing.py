@@ -19,7 +19,7 @@ from evaluator.errors import EvaluatorError, RefereeLost
 PROFILE_STEP = "profile"
 DESCRIBE_STEP = "describe"
 Profiles = Callable[[str], Mapping[str, Any] | None]
-"""Profiles a task's text: `evaluator.profiling.diagnosis.Diagnosis.as_json`, or None where no ceilings were measured.
+"""Profiles a task's text: `evaluator.profiling.bottleneck.Diagnosis.as_json`, or None where no ceilings were measured.
 
 Whoever gives it sees to it that nobody who needs the same device waits for the referee meanwhile: it holds the device's lock.
 """

@@ -13,8 +13,8 @@ from rich.table import Table
 from evaluator.commands.ceilings import pick
 from evaluator.errors import EvaluatorError
 from evaluator.profiling import ceilings as measuring
+from evaluator.profiling.bottleneck import Diagnosis, Part
 from evaluator.profiling.counters import Counters
-from evaluator.profiling.diagnosis import Diagnosis, Part
 from evaluator.profiling.profile import profile_task
 from kernelbench_tasks import catalog
 

@@ -10,8 +10,9 @@ from typing import Any
 from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError
 from evaluator.integrity.static import clean
+from evaluator.profiling.bottleneck import Diagnosis
 from evaluator.profiling.counters import RunsTools, count, find_ncu
-from evaluator.profiling.diagnosis import Diagnosis, Roof, diagnose
+from evaluator.profiling.diagnosis import Roof, diagnose
 from evaluator.profiling.measured import parse, parse_counts
 from evaluator.profiling.program import PROGRAM
 from evaluator.timing.exclusive import DeviceLock

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from evaluator.profiling.bottleneck import Diagnosis
 from evaluator.profiling.measured import Measured
-
-if TYPE_CHECKING:
-    from evaluator.profiling.diagnosis import Diagnosis
 
 _WHY = {
     "memory": "memory: most of the time goes to operations that move bytes faster than they could compute with them",

@@ -69,7 +69,7 @@ class Database:
 
     def answers(self) -> bool:
         """Whether the database can be read and written at this moment."""
-        return database_problem(self) is None
+        return database_problem(self.engine) is None
 
     def _session(self, engine: Engine, *, reads_only: bool = False) -> Session:
         return PrivateSession(engine, self._viewer, reads_only=reads_only)

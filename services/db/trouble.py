@@ -13,17 +13,13 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from evaluator.errors import is_disk_trouble
 from services.db.outages import is_outage
-
-if TYPE_CHECKING:
-    from services.db.session import Database
 
 _FULL = "the disk is full: free some space, and what waits goes on by itself"
 _READ_ONLY = (
@@ -77,17 +73,17 @@ def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def database_problem(database: Database) -> str | None:
+def database_problem(engine: Engine) -> str | None:
     """Why the database cannot be read and written now, by doing both; None when it can."""
     try:
-        url = database.engine.url
+        url = engine.url
         if url.get_backend_name() == "sqlite" and url.database:
             _use(url.database)
         else:
-            with database.write() as session:
+            with engine.begin() as connection:
                 for query in _READS:
-                    session.execute(text(query))
-                session.execute(text(_WRITE), {"now": time.time()})
+                    connection.execute(text(query))
+                connection.execute(text(_WRITE), {"now": time.time()})
     except (SQLAlchemyError, sqlite3.Error) as error:
         if isinstance(error, sqlite3.Error) and _code(error) in _BUSY:
             return None  # another connection writes

@@ -16,7 +16,7 @@ from agent.memory.entries import MemoryEntry, Question, Recalled
 from agent.memory.features import FEATURES_STEP, Features, features_of
 from agent.prompts import data
 from agent.stores.folder import FolderStore
-from evaluator.profiling.diagnosis import LABELS
+from evaluator.profiling.bottleneck import LABELS
 
 SOURCE = "class Model:\n    def forward(self, x):\n        return F.softmax(x, dim=-1)\n"
 FEATURES = features_of(SOURCE, {})

@@ -10,7 +10,7 @@ import pytest
 from agent.diagnosing import DESCRIBE_STEP, PROFILE_STEP, diagnose, roofline_share
 from agent.stores.folder import FolderStore
 from evaluator.client import Referee
-from evaluator.profiling.diagnosis import LABELS
+from evaluator.profiling.bottleneck import LABELS
 from evaluator.profiling.profile import profile_task
 from evaluator.sources import TaskSource
 from tests.agent import small_job

@@ -48,17 +48,17 @@ from tests.services.databases import new_sqlite
 
 folder = Path(sys.argv[1])
 base = new_sqlite(folder)
-found = [(database_problem(base), folder_problem(folder))]
+found = [(database_problem(base.engine), folder_problem(folder))]
 with open(folder / "fill", "wb", buffering=0) as file:
     try:
         while True:
             file.write(bytes(4096))
     except OSError:
         pass
-database_problem(base)  # what room the write-ahead log had
-found.append((database_problem(base), folder_problem(folder)))
+database_problem(base.engine)  # what room the write-ahead log had
+found.append((database_problem(base.engine), folder_problem(folder)))
 (folder / "fill").unlink()
-found.append((database_problem(base), folder_problem(folder)))
+found.append((database_problem(base.engine), folder_problem(folder)))
 print(json.dumps(found))
 """
 
@@ -96,13 +96,13 @@ def damage(path: Path) -> None:
 
 def test_a_damaged_file_is_told_although_others_still_show_what_they_read(tmp_path: Path) -> None:
     base = new_sqlite(tmp_path)
-    assert database_problem(base) is None and base.answers()
+    assert database_problem(base.engine) is None and base.answers()
     with base.read() as session:
         session.execute(text("SELECT count(*) FROM jobs"))
         damage(tmp_path / "test.db")
-        assert "the database file is damaged" in (database_problem(base) or "")
+        assert "the database file is damaged" in (database_problem(base.engine) or "")
     (tmp_path / "test.db").unlink()
-    assert database_problem(base) is not None, "a missing file is not made anew"
+    assert database_problem(base.engine) is not None, "a missing file is not made anew"
 
 
 def test_readyz_says_what_is_wrong_with_the_database_and_the_data_folder(

@@ -68,7 +68,7 @@ def metrics(request: Request, caller: AdminDep) -> Response:
 
 
 def _database(database: Database) -> dict[str, Any]:
-    problem = database_problem(database)
+    problem = database_problem(database.engine)
     if problem is not None:
         return {"ok": False, "problem": problem}
     return {"ok": True, "kind": database.engine.dialect.name}
