@@ -226,8 +226,9 @@ def parse(text: str) -> tuple[tuple[CountedKernel, ...], int]:
         raise ValueError("it is no CSV") from None
     if any(names.count(column) != 1 for column in _COLUMNS):
         raise ValueError("its first row does not name ncu's columns once each")
-    if any(len(row) != len(names) for row in rows):
-        raise ValueError("a row has more or fewer cells than there are columns")
+    if any(len(row) > len(names) for row in rows):
+        raise ValueError("a row has more cells than there are columns")
+    rows = [row + [""] * (len(names) - len(row)) for row in rows]  # ncu leaves out the last ones of a metric's row
     places = [names.index(column) for column in _COLUMNS]
     seconds: dict[str, float] = {}
     names_of: dict[str, str] = {}

@@ -40,7 +40,7 @@ def table(*launches: tuple[str, str, tuple[str, ...]]) -> str:
     lines = ["==PROF== Connected to process 4711 (/usr/bin/python3.12)", row(*COLUMNS)]
     for number, (name, duration, rules) in enumerate(launches):
         first = (str(number), "4711", name, "GPU Speed Of Light Throughput")
-        lines.append(row(*first, "Duration", "ns", duration, *[""] * 5))
+        lines.append(row(*first, "Duration", "ns", duration) + ",")
         lines.append(row(*first, "", "", "", "SOLInfo", "INF", "For your information.", "", ""))
         lines += [row(*first, "", "", "", "Bottleneck", "OPT", rule, "global", "34.6") for rule in rules]
     return "\n".join(lines) + "\n"
@@ -75,8 +75,7 @@ HOSTILE = {
     "words": ("Traceback (most recent call last)", "does not name"),
     "other columns": (table(launch()).replace("Kernel Name", "Name"), "does not name"),
     "a column twice": (table(launch()).replace("Process ID", "ID"), "does not name"),
-    "a short row": (table(launch()) + row("1", "4711"), "more or fewer cells"),
-    "a long row": (table(launch()).rstrip("\n") + ',"1"\n', "more or fewer cells"),
+    "a long row": (table(launch()).rstrip("\n") + ',"1"\n', "more cells"),
     "an open quote": (table(launch()) + '"1,2', "no CSV"),
     "text after a quote": (table(launch()).replace('"12,345"', '"12,345"x'), "no CSV"),
     "a huge cell": (table(launch("x" * (1 << 18))), "no CSV"),
