@@ -58,7 +58,7 @@ def test_kernels_are_grouped_by_name_and_the_longest_launch_s_rules_speak() -> N
     assert (first.name, first.launches, first.share) == ("a", 2, pytest.approx(2 / 3, abs=1e-3))
     assert first.seconds == pytest.approx(300e-9)
     assert first.rules == ('say "so"', "and so")
-    assert (second.name, second.rules, third.name, count) == ("b", (), "c", 4)
+    assert (second.name, second.rules, third.name, count) == ("b", ("For your information.",), "c", 4)
     scaled = table(*launches).replace('"ns"', '"usecond"')
     assert parse(scaled)[0][0].seconds == pytest.approx(300e-6)
 
