@@ -113,6 +113,11 @@ def _layout_lines(domain: Domain) -> list[str]:
         "    if why := _unjudged_input(tensor):",
         "        return why",
     ]
+    for number, tensor in enumerate(domain.tensors):
+        if any("complex" in row[number] for row in domain.dtypes):
+            lines += _refuse(
+                f"{tensor.place}.is_conj()", "an input is conjugated, which its memory does not show"
+            )
     if len(domain.dtypes) == 1:  # the usual case, and twice as quick to check as the set
         pairs = zip(domain.tensors, domain.dtypes[0], strict=True)
         others = " or ".join(f"{tensor.place}.dtype is not torch.{name}" for tensor, name in pairs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,6 @@ class Table:
         gains: log speedups (shapes x entries), NaN where nothing was timed.
         errors: standard errors of `gains`, NaN alike.
         reference: log speedup of the plain reference at each shape; 0 where it was not timed, as if it were the best baseline.
-        baseline_us: what the best baseline takes at each shape in microseconds, NaN where nobody says.
     """
 
     shapes: tuple[Mapping[str, Any], ...]
@@ -46,7 +45,6 @@ class Table:
     gains: Array
     errors: Array
     reference: Array
-    baseline_us: Array = field(repr=False)
 
     @property
     def filled(self) -> Array:
@@ -72,7 +70,6 @@ def tabulate(entries: Sequence[Entry]) -> Table:
     shapes = [next(found[key]["dims"] for found in rows if key in found) for key in keys]
     gains = np.full((len(keys), len(entries)), np.nan)
     errors = gains.copy()
-    baseline_us = np.full((len(keys), len(entries)), np.nan)
     reference = gains.copy()
     for column, (entry, found) in enumerate(zip(entries, rows, strict=True)):
         eager = eager_speedups(entry.verdict)
@@ -80,7 +77,6 @@ def tabulate(entries: Sequence[Entry]) -> Table:
             if key in found:
                 gains[line, column] = math.log(float(found[key]["speedup"]))
                 errors[line, column] = error_of(found[key])
-                baseline_us[line, column] = float(found[key].get("baseline_us") or math.nan)
                 reference[line, column] = math.log(eager[key]) if key in eager else math.nan
     return Table(
         shapes=tuple(shapes),
@@ -89,7 +85,6 @@ def tabulate(entries: Sequence[Entry]) -> Table:
         gains=gains,
         errors=errors,
         reference=np.minimum(np.nan_to_num(_row_median(reference)), 0.0),
-        baseline_us=_row_median(baseline_us),
     )
 
 

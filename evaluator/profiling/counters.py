@@ -28,9 +28,9 @@ DEADLINE_S = 60.0
 MOST_LAUNCHES = 32
 _GRACE_S = 30.0
 _MOST_SHOWN = 240
-_MOST_KERNELS, _MOST_RULES, _MOST_RULE, _MOST_NAME, _MOST_SHORT_NAME = 6, 6, 500, 160, 60
-#: Types of a rule that names something to gain; others only inform.
-_ADVICE = ("OPT", "WRN")
+_MOST_KERNELS, _MOST_RULES, _MOST_RULE, _MOST_NAME, _MOST_SHORT_NAME = 6, 6, 1000, 160, 60
+#: Types of a rule that names something to gain, and of one that only informs, which is shown where there is no other.
+_ADVICE, _INFORMS = ("OPT", "WRN"), "INF"
 _COLUMNS = (
     "ID",
     "Kernel Name",
@@ -63,7 +63,7 @@ class CountedKernel:
         launches: how many of them were counted.
         seconds: of all these launches.
         share: of the time that was counted, 0 to 1.
-        rules: what ncu's rules advise of the longest launch, in ncu's words and order.
+        rules: what ncu's rules say of the longest launch, in ncu's words and order.
     """
 
     name: str
@@ -226,18 +226,21 @@ def parse(text: str) -> tuple[tuple[CountedKernel, ...], int]:
         raise ValueError("it is no CSV") from None
     if any(names.count(column) != 1 for column in _COLUMNS):
         raise ValueError("its first row does not name ncu's columns once each")
-    if any(len(row) != len(names) for row in rows):
-        raise ValueError("a row has more or fewer cells than there are columns")
+    if any(len(row) > len(names) for row in rows):
+        raise ValueError("a row has more cells than there are columns")
+    rows = [
+        row + [""] * (len(names) - len(row)) for row in rows
+    ]  # ncu leaves out the last ones of a metric's row
     places = [names.index(column) for column in _COLUMNS]
     seconds: dict[str, float] = {}
     names_of: dict[str, str] = {}
-    rules: dict[str, list[str]] = {}
+    rules: dict[tuple[str, bool], list[str]] = {}
     for number, name, metric, unit, value, kind, description in ([row[at] for at in places] for row in rows):
         names_of.setdefault(number, clean(name, _MOST_NAME))
         if metric == "Duration":
             seconds[number] = _seconds(unit, value)
-        if kind in _ADVICE:
-            rules.setdefault(number, []).append(clean(description, _MOST_RULE))
+        if kind in _ADVICE or kind == _INFORMS:
+            rules.setdefault((number, kind in _ADVICE), []).append(clean(description, _MOST_RULE))
     if len(names_of) > MOST_LAUNCHES:
         raise ValueError("it has more launches than were asked for")
     groups: dict[str, list[str]] = {}
@@ -248,7 +251,7 @@ def parse(text: str) -> tuple[tuple[CountedKernel, ...], int]:
     for name, numbers in groups.items():
         own_s = sum(seconds[number] for number in numbers)
         longest = max(numbers, key=lambda number: seconds[number])
-        said = tuple(rules.get(longest, [])[:_MOST_RULES])
+        said = tuple((rules.get((longest, True)) or rules.get((longest, False), []))[:_MOST_RULES])
         kernels.append(
             CountedKernel(name, short_name(name), len(numbers), own_s, round(own_s / total_s, 4), said)
         )

@@ -38,7 +38,7 @@ def table(*launches: tuple[str, str, tuple[str, ...]]) -> str:
     lines = ["==PROF== Connected to process 4711 (/usr/bin/python3.12)", row(*COLUMNS)]
     for number, (name, duration, rules) in enumerate(launches):
         first = (str(number), "4711", name, "GPU Speed Of Light Throughput")
-        lines.append(row(*first, "Duration", "ns", duration, *[""] * 5))
+        lines.append(row(*first, "Duration", "ns", duration) + ",")
         lines.append(row(*first, "", "", "", "SOLInfo", "INF", "For your information.", "", ""))
         lines += [row(*first, "", "", "", "Bottleneck", "OPT", rule, "global", "34.6") for rule in rules]
     return "\n".join(lines) + "\n"
@@ -56,7 +56,7 @@ def test_kernels_are_grouped_by_name_and_the_longest_launch_s_rules_speak() -> N
     assert (first.name, first.launches, first.share) == ("a", 2, pytest.approx(2 / 3, abs=1e-3))
     assert first.seconds == pytest.approx(300e-9)
     assert first.rules == ('say "so"', "and so")
-    assert (second.name, second.rules, third.name, count) == ("b", (), "c", 4)
+    assert (second.name, second.rules, third.name, count) == ("b", ("For your information.",), "c", 4)
     scaled = table(*launches).replace('"ns"', '"usecond"')
     assert parse(scaled)[0][0].seconds == pytest.approx(300e-6)
 
@@ -73,8 +73,7 @@ HOSTILE = {
     "words": ("Traceback (most recent call last)", "does not name"),
     "other columns": (table(launch()).replace("Kernel Name", "Name"), "does not name"),
     "a column twice": (table(launch()).replace("Process ID", "ID"), "does not name"),
-    "a short row": (table(launch()) + row("1", "4711"), "more or fewer cells"),
-    "a long row": (table(launch()).rstrip("\n") + ',"1"\n', "more or fewer cells"),
+    "a long row": (table(launch()).rstrip("\n") + ',"1"\n', "more cells"),
     "an open quote": (table(launch()) + '"1,2', "no CSV"),
     "text after a quote": (table(launch()).replace('"12,345"', '"12,345"x'), "no CSV"),
     "a huge cell": (table(launch("x" * (1 << 18))), "no CSV"),

@@ -56,7 +56,7 @@ def test_more_elements_than_32_bits_can_count_are_outside(optimized: ModuleType)
         "rows": {"min": 1, "max": 1 << 20, "multiple_of": 1, "default": 32},
         "cols": {"min": 8, "max": 8192, "multiple_of": 1, "default": 64},
     }
-    text = optimized_text(dims=dims).replace("tensor.device.type != DEVICE:", "False:", 1)
+    text = optimized_text(dims=dims).replace("not tensor.is_cpu:", "False:", 1)
     folder = Path(str(optimized.__file__)).parent
     module = imported(folder, text)
     model = module.ModelNew(8192)
