@@ -1,12 +1,14 @@
 """Errors of the evaluator.
 
 EvaluatorError
- |- SandboxUnavailable     this machine cannot isolate untrusted code well enough |- RefereeLost            the
- referee's process died or was killed during a call |- RoleFailure            an untrusted process ended, hung or
- broke its protocol |- RoleTimeout        it exceeded its deadline and was killed |- RoleExited         it ended
- before it answered |- RoleReported       it answered with an error of its own (an exception in user code) |-
- DeviceFull         the GPU has no memory left for a process; the user code is not at fault |- ProtocolViolation
- it answered with something that is not a valid frame
+ |- SandboxUnavailable     this machine cannot isolate untrusted code well enough
+ |- RefereeLost            the referee's process died or was killed during a call
+ |- RoleFailure            an untrusted process ended, hung or broke its protocol
+     |- RoleTimeout        it exceeded its deadline and was killed
+     |- RoleExited         it ended before it answered
+     |- RoleReported       it answered with an error of its own (an exception in user code)
+     |- DeviceFull         the GPU has no memory left for a process; the user code is not at fault
+     |- ProtocolViolation  it answered with something that is not a valid frame
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Structure that all draws of an input share, and how contents are drawn anew without losing it.
+"""Structure that all draws of an input share, and how fresh contents keep it.
 
-``get_inputs`` says more than sizes: a matrix is triangular, a mask is the same in every draw, rows sum to one. A candidate may
-rely on that. What is found here is kept in every content:
+``get_inputs`` defines more than sizes: a matrix is triangular, a mask is the same in every draw, rows sum to one. A
+candidate may rely on that. Every content keeps the structure that is found here:
 
 ==========  ==================================================  ====================================================
 way         for                                                 contents
 ==========  ==================================================  ====================================================
 ``free``    no structure                                        windows of draws, rolled and mixed
-``placed``  zeros at the same places (triangular, banded)       draws, mixed place by place
-``turned``  symmetry, constant sums or norms, sorted lines      one draw, its lines in another order
+``placed``  zeros at the same places (triangular, banded)       draws, mixed element by element
+``turned``  symmetry, constant sums or norms, sorted lines      one draw, its lines permuted
 ``drawn``   the same in every draw, declared ``as_drawn``, or   one draw as it is
             more than one of the above
 ==========  ==================================================  ====================================================

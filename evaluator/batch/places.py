@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evaluator.errors import EvaluatorError
 
-#: Bytes per referee: it keeps a process per open task, one per candidate and a few that compile. On a CPU all of
+#: Cores and bytes per referee: it keeps a process per open task, one per candidate and a few that compile. On a CPU all of
 #: them compute there.
 _CORES_PER_REFEREE = {"cpu": 4.0, "cuda": 2.5}
 _BYTES_PER_REFEREE = 12 << 30

@@ -1,14 +1,14 @@
-"""nvcc with its two halves at the same time. Runs as a program of its own, in nvcc's place, with nvcc's arguments.
+"""Runs nvcc's two halves in parallel. A separate program that replaces nvcc and takes nvcc's arguments.
 
-nvcc compiles the device's code, then the host's, one step after another, though the halves hardly depend on each
-other. Here nvcc only says what it would run (``--dryrun``), and each step starts when the files that it reads are there:
+nvcc compiles the device's code, then the host's, one step after another, although the halves hardly depend on each
+other. Here nvcc only lists what it would run (``--dryrun``), and each step starts when the files that it reads exist:
 
     gcc -E (host)    -> cudafe++                                      \\
     gcc -E (device)  -> cicc -> ptxas -> fatbinary (one branch a GPU)  -> gcc -c
 
-The commands are nvcc's own but for one thing: cudafe++ makes up a name for what is private to the unit and cicc reads
-it; both are given one, made from the source and the flags. A dry run that does not look as it should (another nvcc, a
-flag that was never tried) is left to nvcc alone, as is a step that fails and does not say why.
+The commands are nvcc's own, with one exception: cudafe++ invents a name for the unit's private symbols, and cicc reads
+it. Both are given one, made from the source and the flags. If a dry run does not look as expected (another nvcc, an
+untested flag), or a step fails without saying why, nvcc runs alone.
 """
 
 from __future__ import annotations

@@ -1,32 +1,35 @@
 """How far an output may be from the float64 result.
 
-Two things make an honest float32 kernel differ from the float64 oracle: rounding in its own order of operations, and
+Two things make a correct float32 kernel differ from the float64 oracle: rounding in its own order of operations, and
 the problem's conditioning. The first is estimated by the *reference's own* error in the task's dtype, the second by
-how much the oracle moves when every input moves by one rounding error. One combined bound per row:
+how much the oracle's result moves when every input moves by one rounding error. They make one bound per row:
 
     |candidate - oracle| <= (A * reference error + B * input sensitivity + (C + D * terms) * eps) * scale
-    scale = |oracle| + rms of the row, and on other inputs than the task's own + the output's usual rms
-    (without large constants, see :mod:`evaluator.oracle.fills`)
+    scale = |oracle| + rms of the row (on inputs other than the task's own: + the output's usual rms),
+            without large constants, see :mod:`evaluator.oracle.fills`
 
 with both errors relative to the same scale. Rows are the last dimension. A drop to a lower precision tier shows as an
 error two or three orders of magnitude above this bound (TF32: about 5e-4 against 1e-6).
 
-**Lower precision on purpose.** A task's ``PRECISION`` (:mod:`evaluator.precision`) allows the operands of products, backward ones
-included, to be rounded: of matrices and of convolutions in ``tf32``, ``bf16``, ``fp16`` and ``fp8``; on a GPU of convolutions and recurrent
-layers alone in ``default``, which is PyTorch's default; none in ``strict``. How far that may move a result is
-found by doing it: the float64 oracle runs once more with every such operand rounded to nearest to the tier's explicit
-mantissa bits (10, 7, 10, 3: unit roundoffs 2^-11, 2^-8, 2^-11, 2^-4), while sums, biases and everything else stay in
-float64 and no exponent range is cut. With t the largest error of that run in a row (at least twice the median row's)
+**Lower precision on purpose.** A task's ``PRECISION`` (:mod:`evaluator.precision`) allows rounding of the operands of
+products, including those of backward. ``tf32``, ``bf16``, ``fp16`` and ``fp8`` allow it for matrix products and
+convolutions. ``default`` allows it on a GPU for convolutions and recurrent layers only, as PyTorch does by default.
+``strict`` allows none. The effect on a result is measured: the float64 oracle runs once more with every such operand
+rounded to nearest to the tier's explicit mantissa bits (10, 7, 10, 3: unit roundoffs 2^-11, 2^-8, 2^-11, 2^-4). Sums,
+biases and everything else stay in float64, and no exponent range is cut. With t the largest error of that run in a row
+(at least twice the median row's)
 
     tier bound = bound + T * t        (T = 4: hardware may truncate instead of round, and fall otherwise)
 
-so a tier widens nothing for a module without products, and a result beyond ``bound`` is reported as a change of precision.
+so a tier widens nothing for a module without products, and a result beyond ``bound`` is reported as a change of
+precision.
 
-**Many small errors.** In dtypes of 16 bits and less a bound of two spacings per element hides a lot. There the root mean
-square of the errors, of the tensor and of each long row, is bounded, too, so that errors cannot gather in rows or tiles.
+**Many small errors.** In dtypes of 16 bits and less, a bound of two spacings per element hides a lot. There the root
+mean square of the errors is bounded too, for the tensor and for each long row, so that errors cannot accumulate in rows
+or tiles.
 
-**Integers and booleans** must be exact; where they were rounded or compared from floating values, each element may be
-what the reference got, what float64 gives, or what float64 gives on inputs moved by one rounding error up or down.
+**Integers and booleans** must be exact. If they were rounded or compared from floating values, each element may be the
+reference's, float64's, or float64's on inputs moved up or down by one rounding error.
 """
 
 from __future__ import annotations

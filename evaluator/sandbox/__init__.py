@@ -3,5 +3,5 @@ library.
 
 It does *not* cover bugs of the kernel and of the GPU driver, timing side channels between processes that share a
 CPU, or a user who runs the service as root on a machine whose kernel has none of these features (then nothing
-untrusted runs at all, see :mod:`evaluator.sandbox.tiers`).
+untrusted runs at all, see :class:`evaluator.referee.processes.fleet.Fleet`).
 """

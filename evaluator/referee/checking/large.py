@@ -47,7 +47,7 @@ _PIECE, _PART = 1 << 25, 1 << 25
 #: How many places the oracle checks for each content, and how many more where values differ from the
 #: reference's own.
 _LOOKS, _DOUBTS, _WORST = 2, 4, 2
-#: Weight of a row in a random draw, where a row that differs by its own size has weight 1.
+#: Largest weight of a row in a random draw, where a row that differs by its own size has weight 1.
 _MOST_WEIGHT = 1e3
 #: An output with more elements is not computed in float64 as a whole.
 _WHOLE = 1 << 26

@@ -25,10 +25,10 @@ from evaluator.roles import protocol
 from evaluator.verdict import Finding
 
 _SECONDS = 60.0
-#: Each change redraws part of the weights; together they cover all of them.
+#: Number of changes. Each redraws part of the weights; together they cover all of them.
 _QUIET_CHANGES = 3
 _STATISTICS = ("running_mean", "running_var")
-#: Number of changed weights, drawn from all. Each process keeps their old values.
+#: Most bytes of changed weights, drawn from all. Each process keeps their old values.
 _MOST_BYTES = 256 << 20
 #: Dtypes that every device can multiply in place.
 _MULTIPLIED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")

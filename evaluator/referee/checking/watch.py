@@ -117,8 +117,8 @@ class Watch:
         If it ends when the candidate does, it is the candidate's.
 
         Raises:
-            Rejected: it does, or it was seen repeatedly on the candidate's turn alone.
-            RoleFailure: it does not, or there is too much of it; then nothing can be timed here now.
+            Rejected: it ended with the candidate, or was seen repeatedly on the candidate's turn alone.
+            RoleFailure: it goes on without the candidate, or there is too much of it; nothing can be timed here now.
         """
         assert self._keeper is not None
         self._busy[mine] += 1

@@ -50,7 +50,7 @@ _LIVELY = LintFinding(
     "with weights at the scale of the file, the output hardly depends on the inputs, so it is judged with larger weights",
     "to set your module's weights, define redraw(model, generator) in the file",
 )
-#: Share of the task's time that size inference may take, and the share that lint may take before a candidate
+#: Share of the task's time that size inference may take, and the seconds that lint may take before a candidate
 #: is judged.
 _INFERENCE_SHARE, _LINT_SECONDS = 0.3, 120.0
 _MOST_OPEN_SHAPES = 160

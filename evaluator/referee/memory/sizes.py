@@ -48,7 +48,7 @@ _SPARE_BYTES, _PART_BYTES = 256 << 20, 768 << 20
 #: What both have of these, with the referee's own pieces of contents and outputs.
 _FIXED_BYTES = 2 * (_SPARE_BYTES + _PART_BYTES) + (3 << 30)
 _SPARE_SHARE = {"reference": 0.25, "others": 0.5}
-#: Least memory for blocks at a shape that is not large.
+#: Fewest calls in a block at a shape that is not large.
 _FEWEST_CALLS = 2
 #: For other shapes, the most that temporaries may add by their number alone.
 _MOST_TEMPORARIES_BYTES = 1 << 30

@@ -32,7 +32,7 @@ from evaluator.timing.exclusive import Hold
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS, _STOP_SECONDS, _CLOSE_SECONDS = 0.05, 5.0, 1.0
-#: Limit for a compiling process.
+#: Device memory of a compiling process's context.
 _CONTEXT_BYTES = 1 << 30
 
 

@@ -17,7 +17,7 @@ _GROWTHS = (4, 16)
 #: A call that takes longer is not tried at larger sizes: a loop over the size would only take longer.
 _SLOW_SECONDS = 0.15
 _MOST_STEP = 4096
-#: How many steps above the file's size a size that divides another one is recognized.
+#: Steps above the file's size that are tried to recognize a size that divides another one.
 _LOOKED_AT = (1, 2, 3, 4, 5, 6, 7)
 _SETTING = (
     "a setting, not a size, since inputs and weights keep their shapes at every value (as a keyword parameter of "
