@@ -61,6 +61,7 @@ def test_a_process_that_compiles_builds_its_kernel_and_nothing_else(core: Refere
     ]  # the header's text, for its digest
 
 
+@pytest.mark.slow
 def test_where_the_best_instruction_set_does_not_work_each_process_tries_for_itself(
     core: RefereeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_only_a_task_that_compiles_itself_waits_for_headers(
     assert waited
 
 
+@pytest.mark.slow
 def test_a_referee_answers_while_it_warms_its_compiler_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

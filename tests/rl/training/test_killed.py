@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from evaluator.sources import sha256_of
 from rl.rows import read_rows
 from rl.tasks import of_step
