@@ -22,7 +22,7 @@ from tests.attacks.test_candidates import SHAPES, TASK
 from tests.evaluator.few_baselines import without_autotune
 from tests.evaluator.judging import until_timed
 
-pytestmark = [pytest.mark.attacks, pytest.mark.timeout(300), pytest.mark.alone]
+pytestmark = [pytest.mark.attacks, pytest.mark.timeout(600), pytest.mark.alone]
 
 DIMS = SHAPES["visible"][0]
 HONEST = (Path(__file__).parent / "candidates" / "honest.py").read_text(encoding="utf-8")
@@ -62,7 +62,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
 
 
 def judge(core: RefereeCore, task: TaskSource, source: str, splits: tuple[str, ...]) -> dict[str, Any]:
-    request = Request(task, CandidateSource(source, "external", "kept"), "screen", splits, SHAPES, 90.0)
+    request = Request(task, CandidateSource(source, "external", "kept"), "screen", splits, SHAPES, 240.0)
     return until_timed(lambda: core.evaluate(request, lambda *_: None))
 
 
