@@ -22,7 +22,7 @@ from tests.attacks.test_candidates import SHAPES, TASK
 from tests.evaluator.few_baselines import without_autotune
 from tests.evaluator.judging import until_timed
 
-pytestmark = [pytest.mark.attacks, pytest.mark.timeout(300), pytest.mark.alone]
+pytestmark = [pytest.mark.attacks, pytest.mark.timeout(600), pytest.mark.alone]
 
 DIMS = SHAPES["visible"][0]
 HONEST = (Path(__file__).parent / "candidates" / "honest.py").read_text(encoding="utf-8")
@@ -62,7 +62,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
 
 
 def judge(core: RefereeCore, task: TaskSource, source: str, splits: tuple[str, ...]) -> dict[str, Any]:
-    request = Request(task, CandidateSource(source, "external", "kept"), "screen", splits, SHAPES, 90.0)
+    request = Request(task, CandidateSource(source, "external", "kept"), "screen", splits, SHAPES, 240.0)
     return until_timed(lambda: core.evaluate(request, lambda *_: None))
 
 
@@ -179,56 +179,54 @@ def zeros(content: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a new referee had of its baselines: names, failures, and which it compiled past what was kept."""
+    """What a task that was just opened had of its baselines: names, failures, and which it compiled past what was kept."""
 
     names: list[str]
     failures: dict[str, str]
     anew: list[str]
 
 
-def loaded(work: Path) -> Loaded:
-    core = RefereeCore("cpu", work, "landlock")
-    without_autotune(core)
+def loaded(core: RefereeCore) -> Loaded:
+    core._drop(TASK)
     anew: list[str] = []
-    try:
-        with core.fleet.device_lock.shared():
-            session = core.session(TASK)
-            prepare = session.prepare
+    with core.fleet.device_lock.shared():
+        session = core.session(TASK)
+        prepare = session.prepare
 
-            def noted(side: Side, baseline: Baseline, **how: bool) -> str:
-                anew.extend([baseline.name] if how.get("anew") else [])
-                return prepare(side, baseline, **how)
+        def noted(side: Side, baseline: Baseline, **how: bool) -> str:
+            anew.extend([baseline.name] if how.get("anew") else [])
+            return prepare(side, baseline, **how)
 
-            session.prepare = noted  # type: ignore[method-assign]
-            shape = compiled(session)
-            found = results(shape)
-            assert all(torch.allclose(found["eager/1t"], values, atol=1e-4) for values in found.values())
-            failures = {baseline.name: baseline.failure for baseline in shape.baselines if baseline.failure}
-            return Loaded([baseline.name for baseline in shape.baselines], failures, anew)
-    finally:
-        core.close()
+        session.prepare = noted  # type: ignore[method-assign]
+        shape = compiled(session)
+        found = results(shape)
+        assert all(torch.allclose(found["eager/1t"], values, atol=1e-4) for values in found.values())
+        failures = {baseline.name: baseline.failure for baseline in shape.baselines if baseline.failure}
+        return Loaded([baseline.name for baseline in shape.baselines], failures, anew)
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A work folder in which the task's baselines have been compiled, and their names."""
-    work = tmp_path_factory.mktemp("damaged")
-    first = loaded(work)
-    assert not first.failures and not first.anew
-    return work, first.names
-
-
-@pytest.mark.parametrize("damage", [cut_off, zeros])
-@pytest.mark.parametrize("ending", [".py", ".main.so", ""])
+@pytest.mark.parametrize(
+    ("damage", "ending"),
+    [
+        (cut_off, ".main.so"),
+        (zeros, ""),
+        pytest.param(zeros, ".main.so", marks=pytest.mark.slow),
+        pytest.param(cut_off, "", marks=pytest.mark.slow),
+        pytest.param(cut_off, ".py", marks=pytest.mark.slow),
+        pytest.param(zeros, ".py", marks=pytest.mark.slow),
+    ],
+)
 def test_a_damaged_file_costs_no_baseline_and_is_made_again(
-    made: tuple[Path, list[str]], damage: Callable[[bytes], bytes], ending: str
+    core: RefereeCore, damage: Callable[[bytes], bytes], ending: str
 ) -> None:
-    work, names = made
-    folder = work / "store" / task_folder(TASK.sha256)
+    whole = loaded(core)
+    assert not whole.failures
+    folder = core.fleet.store / task_folder(TASK.sha256)
     files = [path for path in folder.rglob(f"*{ending}") if path.is_file()]
     assert files
+    core._drop(TASK)
     for path in files:
         path.write_bytes(damage(path.read_bytes()))
-    once, again = loaded(work), loaded(work)
-    assert (once.names, once.failures) == (again.names, again.failures) == (names, {})
+    once, again = loaded(core), loaded(core)
+    assert (once.names, once.failures) == (again.names, again.failures) == (whole.names, {})
     assert not again.anew

@@ -11,6 +11,7 @@ from evaluator.referee.judging.core import RefereeCore
 
 @pytest.fixture(scope="session")
 def core_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
+    """A referee of the CPU in this process, with a work folder of its own."""
     core = RefereeCore("cpu", tmp_path_factory.mktemp("core"), "landlock")
     try:
         yield core
@@ -20,13 +21,14 @@ def core_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCor
 
 @pytest.fixture(scope="module")
 def core(core_of_all: RefereeCore) -> Iterator[RefereeCore]:
-    """A referee of the CPU in this process; no task is open when a file of tests begins, and what it replaces comes back."""
+    """That one for a file of tests: no task is open when the file begins, and what it replaces comes back when it ends."""
     core, fleet = core_of_all, core_of_all.fleet
     before = dict(vars(core)), dict(vars(fleet))
     yield core
     for session in core._sessions.values():
         session.close()
     core._sessions.clear()
-    for replaced, attributes in zip((core, fleet), before, strict=True):
-        vars(replaced).clear()
-        vars(replaced).update(attributes)
+    for changed, attributes in zip((core, fleet), before, strict=True):
+        vars(changed).update(attributes)
+        for name in vars(changed).keys() - attributes.keys():
+            delattr(changed, name)

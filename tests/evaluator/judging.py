@@ -14,6 +14,8 @@ import pytest
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
 
+#: What the reason says where the machine was too noisy.
+UNTIMED = "nothing can be timed"
 _HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 
 
@@ -53,7 +55,7 @@ def until_timed(evaluate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The verdict of ``evaluate``, which is called again, twice at most, where the machine was too noisy to time on; then the test fails."""
     for _ in range(3):
         verdict = evaluate()
-        if verdict["verdict"] != "not_judged" or "nothing can be timed" not in verdict["reason"]:
+        if not (verdict["verdict"] == "not_judged" and UNTIMED in verdict["reason"]):
             return verdict
     pytest.fail(f"the machine was too noisy three times: {verdict['reason']}")
 

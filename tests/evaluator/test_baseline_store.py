@@ -86,57 +86,55 @@ def test_another_referees_agreement_counts_for_a_quarter_of_an_hour(tmp_path: Pa
     assert store.agreement({"torch": "1"}, "task") is None
 
 
-def rank(work_dir: Path, *, then_every: bool = False) -> tuple[OpenShape, set[str]]:
-    """A new referee's ranking at one shape, and the baselines that it loaded for it.
+def rank(core: RefereeCore, *, then_every: bool = False) -> tuple[OpenShape, set[str]]:
+    """A ranking at one shape by a referee that has just opened the task, and the baselines that it loaded for it.
 
     With ``then_every`` it is asked for all of them afterwards, as for a confirmation.
     """
-    core = RefereeCore("cpu", work_dir, "landlock")
+    core._drop(TASK)
     loaded: set[str] = set()
-    without_autotune(core)
-    try:
+    with core.fleet.device_lock.shared():
+        session = core.session(TASK)
+        prepare = session.prepare
+        session.prepare = lambda side, baseline, **how: (  # type: ignore[method-assign]
+            loaded.add(baseline.name),
+            prepare(side, baseline, **how),
+        )[1]
+        shape = session.open(DIMS)
+        session.compile_baselines([shape], lambda *_: None)
+    with core.fleet.device_lock.exclusive():
+        before = set(loaded)
+        if not session.rank_baselines([shape], lambda *_: None):
+            assert loaded == before, "it compiled while it held the clock"
+            session.compile_baselines([shape], lambda *_: None, has_device=True)
+            assert session.rank_baselines([shape], lambda *_: None)
+    if then_every:
         with core.fleet.device_lock.shared():
-            session = core.session(TASK)
-            prepare = session.prepare
-            session.prepare = lambda side, baseline, **how: (  # type: ignore[method-assign]
-                loaded.add(baseline.name),
-                prepare(side, baseline, **how),
-            )[1]
-            shape = session.open(DIMS)
-            session.compile_baselines([shape], lambda *_: None)
-        with core.fleet.device_lock.exclusive():
             before = set(loaded)
-            if not session.rank_baselines([shape], lambda *_: None):
-                assert loaded == before, "it compiled while it held the clock"
-                session.compile_baselines([shape], lambda *_: None, has_device=True)
-                assert session.rank_baselines([shape], lambda *_: None)
-        if then_every:
-            with core.fleet.device_lock.shared():
-                before = set(loaded)
-                session.compile_baselines([shape], lambda *_: None, every=True)
-                assert loaded > before
-                assert not shape.remembered
-                assert not shape.ranked
-                loaded = before
-    finally:
-        core.close()
+            session.compile_baselines([shape], lambda *_: None, every=True)
+            assert loaded > before
+            assert not shape.remembered
+            assert not shape.ranked
+            loaded = before
     return shape, loaded
 
 
 @pytest.mark.timeout(300)
-def test_a_second_referee_loads_the_contenders_and_checks_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_next_referee_loads_the_contenders_and_checks_them(
+    core: RefereeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, loaded = rank(tmp_path)
+    without_autotune(core)
+    core.fleet.baseline_store = BaselineStore(tmp_path)
+    first, loaded = rank(core)
     assert not first.remembered
     assert loaded == {baseline.name for baseline in first.baselines}
-    (file,) = (tmp_path / "baselines").iterdir()
+    (file,) = tmp_path.iterdir()
     kept = read_sealed(file)
     assert {row["name"]: row["median_us"] for row in kept} == {b.name: b.median_us for b in first.baselines}
 
     # Whatever the noise of this machine: fresh rounds agree.
     monkeypatch.setattr(ranking, "_REMEMBERED_WITHIN", math.inf)
-    _, loaded = rank(tmp_path, then_every=True)
+    _, loaded = rank(core, then_every=True)
     assert loaded == {baseline.name for baseline in first.contenders} < {b.name for b in first.baselines}
     assert read_sealed(file) == kept
 
@@ -145,7 +143,7 @@ def test_a_second_referee_loads_the_contenders_and_checks_them(
     leader = min((row for row in kept if not row["failure"]), key=lambda row: row["median_us"])
     leader["median_us"] /= 10
     keep_sealed(file, kept)
-    third, loaded = rank(tmp_path)
+    third, loaded = rank(core)
     assert not third.remembered
     assert loaded == {baseline.name for baseline in first.baselines}
     assert third.best.median_us > 2 * leader["median_us"]

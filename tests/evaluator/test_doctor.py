@@ -68,6 +68,7 @@ def test_this_machine_can_judge_and_every_part_is_looked_at(tmp_path: Path) -> N
         assert tier["holds"] or tier["why_not"]
 
 
+@pytest.mark.slow
 def test_where_nothing_isolates_it_says_so_and_what_to_do(tmp_path: Path) -> None:
     status, text = doctor("-c", CAGED, work_dir=tmp_path)
     report = json.loads(text)

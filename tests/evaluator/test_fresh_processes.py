@@ -170,6 +170,7 @@ def test_a_process_compiles_by_itself(core: RefereeCore) -> None:
     assert run_tool(process, program, {}, 60.0).stdout.strip() == "1"
 
 
+@pytest.mark.slow
 def test_a_process_sees_the_gpu_that_its_referee_sees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
@@ -109,15 +108,11 @@ def test_large_shapes_that_were_asked_for_are_left_out(referee: Referee) -> None
     assert large not in [shape["dims"] for shape in verdict["shapes"]] and len(verdict["shapes"]) == 2
 
 
-def test_without_triton_nothing_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_triton_nothing_is_judged(core: RefereeCore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidate_module, "find_spec", lambda name: None)
-    core = RefereeCore("cpu", tmp_path, "landlock")
-    try:
-        source = CandidateSource(KERNEL.replace("LIMIT", "cols"), "external", "right")
-        request = Request(TASK, source, splits=("visible",), shapes=SHAPES)
-        verdict = core.evaluate(request, lambda *_: None)
-    finally:
-        core.close()
+    source = CandidateSource(KERNEL.replace("LIMIT", "cols"), "external", "right")
+    request = Request(TASK, source, splits=("visible",), shapes=SHAPES)
+    verdict = core.evaluate(request, lambda *_: None)
     assert verdict["verdict"] == "not_judged"
     assert "triton" in verdict["reason"] and "not installed" in verdict["reason"]
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -54,12 +53,10 @@ LEAVES_ONE = """
 
 
 @pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
-    referee = RefereeCore("cpu", tmp_path_factory.mktemp("kept"), "landlock")
-    try:
-        yield referee
-    finally:
-        referee.close()
+def core(core: RefereeCore, tmp_path_factory: pytest.TempPathFactory) -> RefereeCore:
+    """One that has kept nothing."""
+    core.fleet.kept_files = KeptFiles(tmp_path_factory.mktemp("kept"))
+    return core
 
 
 def source(lines: str, after: str = "") -> CandidateSource:

@@ -60,7 +60,7 @@ def test_what_looks_like_a_defect_and_is_none_passes(name: str, referee: Referee
 
 
 def test_a_look_at_equal_sizes_alone_takes_one_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each content takes a float64 oracle, most of what lint costs at a convolution, and this look compares no results."""
     source = (
@@ -75,11 +75,7 @@ def test_a_look_at_equal_sizes_alone_takes_one_content(
         return own_case(shape, *more)
 
     monkeypatch.setattr(probe, "own_case", counted)
-    core = RefereeCore("cpu", tmp_path, "landlock")
-    try:
-        assert core.lint(TaskSource("square", source))["ok"]
-    finally:
-        core.close()
+    assert core.lint(TaskSource("square", source))["ok"]
     assert {count for sizes, count in drawn.items() if len(set(sizes)) == 2} == {3}
     assert [count for sizes, count in drawn.items() if len(set(sizes)) == 1] == [1]
 

@@ -22,6 +22,9 @@ from tests.evaluator.judging import replaced, task
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
+    if request.param == "cpu":
+        yield request.getfixturevalue("core_of_all")
+        return
     running = RefereeCore(request.param, tmp_path_factory.mktemp("core"), "landlock")
     yield running
     running.close()

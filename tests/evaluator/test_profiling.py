@@ -22,8 +22,6 @@ from evaluator.profiling.profile import ProfileFailed, least_times, profile_task
 from evaluator.profiling.sizes import Tried
 from evaluator.referee.judging.core import RefereeCore
 
-pytestmark = pytest.mark.alone
-
 HEAD = "import torch\nfrom torch import nn\n\n\nclass Inner(nn.Module):\n    def forward(self, x):\n        return torch.exp(x)\n\n\n"
 TAIL = "\n\ndef get_inputs(rows=64):\n    return [torch.randn(rows, 32)]\n\n\ndef get_init_inputs():\n    return []\n"
 #: Figures as of a large GPU.

@@ -26,38 +26,30 @@ _SPINS = b'{"program": "while True:\\n    pass", "files": {}}'
 pytestmark = [pytest.mark.attacks, pytest.mark.alone]
 
 
-def test_time_used_while_stopped_is_seen(tmp_path: Path) -> None:
-    core = RefereeCore("cpu", tmp_path, "landlock")
-    try:
-        process = core.fleet.server("candidate").fork(role="tool", limits=Limits())
-        text, sink = sealed_text(_SPINS), os.open(tmp_path / "sink", os.O_RDWR | os.O_CREAT)
-        process.send(protocol.TOOL, {}, (text, sink))
-        time.sleep(0.2)
-        for _ in range(20):
-            process.freeze()
-            time.sleep(0.005)
-            assert process.check_rest() == 0
-            process.thaw()
+def test_time_used_while_stopped_is_seen(core: RefereeCore, tmp_path: Path) -> None:
+    process = core.fleet.server("candidate").fork(role="tool", limits=Limits())
+    text, sink = sealed_text(_SPINS), os.open(tmp_path / "sink", os.O_RDWR | os.O_CREAT)
+    process.send(protocol.TOOL, {}, (text, sink))
+    time.sleep(0.2)
+    for _ in range(20):
         process.freeze()
-        os.kill(process.pid, signal.SIGCONT)
-        time.sleep(0.05)
-        assert process.check_rest() > 5_000_000
-        process.close()
-    finally:
-        core.close()
+        time.sleep(0.005)
+        assert process.check_rest() == 0
+        process.thaw()
+    process.freeze()
+    os.kill(process.pid, signal.SIGCONT)
+    time.sleep(0.05)
+    assert process.check_rest() > 5_000_000
+    process.close()
 
 
-def test_what_can_wait_and_all_that_it_starts_computes_after_everything_else(tmp_path: Path) -> None:
-    core = RefereeCore("cpu", tmp_path, "landlock")
-    try:
-        process = core.fleet.server("candidate").fork(role="tool", limits=Limits())
-        process.take_lowest_priority()
-        program = "import os, threading\n"
-        program += "def say():\n    print(os.getpriority(os.PRIO_PROCESS, 0))\n"
-        program += "thread = threading.Thread(target=say)\nthread.start()\nthread.join()"
-        assert run_tool(process, program, {}, 30.0).stdout.strip() == "19"
-    finally:
-        core.close()
+def test_what_can_wait_and_all_that_it_starts_computes_after_everything_else(core: RefereeCore) -> None:
+    process = core.fleet.server("candidate").fork(role="tool", limits=Limits())
+    process.take_lowest_priority()
+    program = "import os, threading\n"
+    program += "def say():\n    print(os.getpriority(os.PRIO_PROCESS, 0))\n"
+    program += "thread = threading.Thread(target=say)\nthread.start()\nthread.join()"
+    assert run_tool(process, program, {}, 30.0).stdout.strip() == "19"
 
 
 @pytest.fixture
@@ -144,26 +136,22 @@ def test_a_thread_that_ends_does_not_make_up_for_one_that_ran(
 _LEAVES_A_CHILD = b"""{"program": "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    if os.fork() == 0:\\n        time.sleep(60)\\n", "files": {}}"""
 
 
-def test_a_process_has_ended_when_everybody_in_its_namespace_has(tmp_path: Path) -> None:
-    core = RefereeCore("cpu", tmp_path, "landlock")
-    try:
-        if core.fleet.tier != "namespaces":
-            pytest.skip("only a namespace has a last process")
-        process = core.fleet.server("candidate").fork(role="tool", limits=Limits())
-        text, sink = sealed_text(_LEAVES_A_CHILD), os.open(tmp_path / "sink", os.O_RDWR | os.O_CREAT)
-        process.send(protocol.TOOL, {}, (text, sink))
-        # The first of a new referee takes 0.2 s to begin two processes, and longer where others run.
-        time.sleep(2.0)
-        assert process.stop_others() >= 1
-        ended = process.watch_end()
-        assert not select.select([ended], [], [], 0.2)[0]
-        process.close()
-        assert select.select([ended], [], [], 5.0)[0]
-        os.close(ended)
-        # A candidate may leave at any moment; to ask after it then must not be an error of ours.
-        until = time.monotonic() + 5.0
-        while (late := process.watch_end()) >= 0 and time.monotonic() < until:
-            os.close(late)
-        assert late == -1
-    finally:
-        core.close()
+def test_a_process_has_ended_when_everybody_in_its_namespace_has(core: RefereeCore, tmp_path: Path) -> None:
+    if core.fleet.tier != "namespaces":
+        pytest.skip("only a namespace has a last process")
+    process = core.fleet.server("candidate").fork(role="tool", limits=Limits())
+    text, sink = sealed_text(_LEAVES_A_CHILD), os.open(tmp_path / "sink", os.O_RDWR | os.O_CREAT)
+    process.send(protocol.TOOL, {}, (text, sink))
+    # The first of a new referee takes 0.2 s to begin two processes, and longer where others run.
+    time.sleep(2.0)
+    assert process.stop_others() >= 1
+    ended = process.watch_end()
+    assert not select.select([ended], [], [], 0.2)[0]
+    process.close()
+    assert select.select([ended], [], [], 5.0)[0]
+    os.close(ended)
+    # A candidate may leave at any moment; to ask after it then must not be an error of ours.
+    until = time.monotonic() + 5.0
+    while (late := process.watch_end()) >= 0 and time.monotonic() < until:
+        os.close(late)
+    assert late == -1

@@ -36,7 +36,7 @@ torch.compile(lambda x: (x * 3).relu(), dynamic=False)(torch.ones(64))
 
 
 @pytest.fixture
-def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RefereeCore]:
+def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RefereeCore]:
     """A referee whose cache is empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     core = RefereeCore("cpu", tmp_path / "referee", "landlock")
@@ -52,17 +52,19 @@ def built(core: RefereeCore) -> list[str]:
     return [os.path.basename(line) for line in result.stdout.splitlines() if line.startswith("built ")]
 
 
-def test_a_process_that_compiles_builds_its_kernel_and_nothing_else(core: RefereeCore) -> None:
-    core.fleet.warm_up()
+@pytest.mark.slow
+def test_a_process_that_compiles_builds_its_kernel_and_nothing_else(cold: RefereeCore) -> None:
+    cold.fleet.warm_up()
     assert (headers_folder() / "isa").is_dir()
-    assert [name.partition(".")[2] for name in built(core)] == [
+    assert [name.partition(".")[2] for name in built(cold)] == [
         "i",
         "main.so",
     ]  # the header's text, for its digest
 
 
+@pytest.mark.slow
 def test_where_the_best_instruction_set_does_not_work_each_process_tries_for_itself(
-    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
+    cold: RefereeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = []
 
@@ -74,7 +76,7 @@ def test_where_the_best_instruction_set_does_not_work_each_process_tries_for_its
         return run_tool(process, program, *arguments)
 
     monkeypatch.setattr(fleet_module, "run_tool", first_one_fails)
-    core.fleet.warm_up()
+    cold.fleet.warm_up()
     assert ["trusting=True" in program for program in programs] == [True, False]
     assert (headers_folder() / "complete").exists()
     assert not (headers_folder() / "isa").exists()
@@ -93,6 +95,7 @@ def test_only_a_task_that_compiles_itself_waits_for_headers(
     assert waited
 
 
+@pytest.mark.slow
 def test_a_referee_answers_while_it_warms_its_compiler_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

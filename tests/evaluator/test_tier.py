@@ -14,7 +14,7 @@ from evaluator.shapes.space import defaults
 from evaluator.sources import TaskSource
 from tests.evaluator.judging import task
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(240)
 
 _LINEAR = """
     PRECISION = "TIER"

@@ -77,8 +77,7 @@ def test_shared_holders_do_not_wait_for_each_other(lock: DeviceLock) -> None:
         second.give_way()
 
 
-def test_a_check_of_many_shapes_lets_others_time_between_two(tmp_path: Path) -> None:
-    core = RefereeCore("cpu", tmp_path, "landlock")
+def test_a_check_of_many_shapes_lets_others_time_between_two(core: RefereeCore) -> None:
     shapes = [{"rows": rows} for rows in range(1, 13)]
     begun: list[int] = []
     entered_after: list[int] = []
@@ -100,15 +99,12 @@ def test_a_check_of_many_shapes_lets_others_time_between_two(tmp_path: Path) -> 
             other.start()
             time.sleep(0.1)  # it is at the gate by now
 
-    try:
-        task = judging.task(TASK)
-        proposal = judging.replaced(task)
-        verdict = core.evaluate(
-            Request(task, proposal, "screen", ("adversarial",), {"adversarial": shapes}, 60.0), progress
-        )
-        other.join(10)
-    finally:
-        core.close()
+    task = judging.task(TASK)
+    proposal = judging.replaced(task)
+    verdict = core.evaluate(
+        Request(task, proposal, "screen", ("adversarial",), {"adversarial": shapes}, 60.0), progress
+    )
+    other.join(10)
     assert verdict["verdict"] == "accepted", verdict["reason"]
     assert len(begun) == len(shapes)
     assert entered_after[0] < len(shapes), "it waited for every shape"

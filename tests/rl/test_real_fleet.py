@@ -15,9 +15,10 @@ from rl.exemplars import ExemplarDatabase
 from rl.fleet import Fleet
 from rl.judges import Judge, LocalJudge, ServiceJudge
 from rl.reward import shaping
+from tests.evaluator.judging import UNTIMED
 from tests.services.service import CORRECT, ENDLESS, TINY_TASK, WRONG, Service, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 TASK = TaskSource("tiny", TINY_TASK)
 FLOOR = shaping(RewardPart()).floor
@@ -37,10 +38,13 @@ def step(of: Fleet, *sources: str) -> list[float | None]:
     return asyncio.run(of.rewards(["p"] * len(sources), completions, task=["tiny"] * len(sources)))
 
 
-def skip_if_noisy(of: Fleet) -> None:
-    told = " ".join(of.report.missing)
-    if "noisy" in told or "quiet" in told:
-        pytest.skip(f"nothing can be timed here now: {told}")
+def timed_step(of: Fleet, *sources: str) -> list[float | None]:
+    """See :func:`step`; a machine that is too noisy to time on is asked again, twice at most."""
+    for _ in range(3):
+        found = step(of, *sources)
+        if UNTIMED not in " ".join(of.report.missing):
+            break
+    return found
 
 
 def test_a_service_judges_for_rewards_and_dies_in_the_middle_of_a_step(tmp_path: Path) -> None:
@@ -48,8 +52,7 @@ def test_a_service_judges_for_rewards_and_dies_in_the_middle_of_a_step(tmp_path:
     with Service(tmp_path / "service") as service:
         judge = ServiceJudge(service.url, settings)
         of = fleet(judge, settings)
-        right, wrong = step(of, CORRECT, WRONG)
-        skip_if_noisy(of)
+        right, wrong = timed_step(of, CORRECT, WRONG)
         assert right is not None
         assert wrong is not None
         assert right > wrong
@@ -79,8 +82,7 @@ def test_referees_of_this_machine_judge_and_one_that_hangs_is_begun_anew(tmp_pat
     judge = LocalJudge(settings, tmp_path)
     try:
         of = fleet(judge, settings)
-        step(of, CORRECT, WRONG)
-        skip_if_noisy(of)
+        timed_step(of, CORRECT, WRONG)
         assert of.report.samples[0].score.speedup is not None
         assert of.report.samples[1].score.value == FLOOR
         # The other one is judged by the referee that is begun anew, so it is the candidate and not the fleet.

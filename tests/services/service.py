@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FINAL = ("succeeded", "failed", "cancelled")
@@ -248,13 +247,6 @@ class Service:
     def log_tail(self) -> str:
         """The end of the service's log, for a failure's message."""
         return self.log.read_text(errors="replace")[-4000:]
-
-
-def skip_if_noisy(service: Service, job_id: str) -> None:
-    """Skip a test whose job could not be timed: the referee refuses to on a machine that is busy with other things."""
-    for view in service.candidates(job_id):
-        if view["verdict"] == "not_judged" and "noisy" in view["reason"]:
-            pytest.skip(f"nothing can be timed here now: {view['reason']}")
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, explain: Callable[[], str]) -> None:

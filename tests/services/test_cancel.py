@@ -18,12 +18,11 @@ from tests.services.service import (
     wait_until,
 )
 
-# two seconds are promised for a machine that has time
-pytestmark = pytest.mark.alone
-
 SLOW = candidate("import time; time.sleep(4.0); return torch.relu(x) * self.weight")
 
 
+# Two seconds are promised for a machine that has time.
+@pytest.mark.alone
 def test_a_running_job_ends_within_two_seconds_and_the_next_one_runs(service: Service) -> None:
     job_id = service.submit(source=TINY_TASK, origins=["human"], start_from=ENDLESS)
     wait_until(lambda: bool(service.candidates(job_id)), 60, service.log_tail)
@@ -51,6 +50,7 @@ def test_a_queued_job_is_cancelled_at_once(door: Service) -> None:
     assert [event["name"] for event in door.events(job_id)] == ["job.queued", "job.cancelled"]
 
 
+@pytest.mark.alone
 def test_a_running_evaluation_ends_within_two_seconds_and_the_next_one_runs(service: Service) -> None:
     asked = {"source": TINY_TASK, "candidate": ENDLESS, "device": "cpu"}
     made = service.post("/evaluate", asked).json()
@@ -83,6 +83,7 @@ def test_a_queued_evaluation_is_cancelled_at_once(door: Service) -> None:
     assert door.post("/evaluations/nothing/cancel").status_code == 404
 
 
+@pytest.mark.alone
 def test_a_service_that_is_asked_to_stop_gives_its_job_back(tmp_path: Path) -> None:
     service = Service(tmp_path)
     try:

@@ -37,7 +37,7 @@ def complaints(url: str, *options: str) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("scope", [None, "submit"])
+@pytest.mark.parametrize("scope", [None, pytest.param("submit", marks=pytest.mark.slow)])
 def test_every_answer_is_one_that_the_document_names(tmp_path: Path, scope: str | None) -> None:
     keyed = Keyed(tmp_path, **OFTEN)
     options = [] if scope is None else ["-H", f"Authorization: Bearer {keyed.key('ada', scope).text}"]

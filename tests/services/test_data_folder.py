@@ -60,7 +60,15 @@ def test_a_file_in_its_place_is_told(tmp_path: Path) -> None:
         make_private(tmp_path / "data")
 
 
-@pytest.mark.parametrize("program", ["serve", "worker", "celery", "keys", "optimize", "backfill"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "serve",
+        "worker",
+        "optimize",
+        *[pytest.param(one, marks=pytest.mark.slow) for one in ("celery", "keys", "backfill")],
+    ],
+)
 def test_programs_do_not_start_on_an_open_one(tmp_path: Path, program: str) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.evaluator.judging import UNTIMED
 from tests.services.service import (
     ENDLESS,
     FEW_SHAPES,
@@ -18,7 +19,6 @@ from tests.services.service import (
     WRONG,
     Service,
     candidate,
-    skip_if_noisy,
     wait_until,
 )
 
@@ -37,6 +37,14 @@ def ended(service: Service, evaluation: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+def is_voided(service: Service, job_id: str) -> bool:
+    """Whether the machine was too noisy to time on."""
+    return any(
+        view["verdict"] == "not_judged" and UNTIMED in view["reason"] for view in service.candidates(job_id)
+    )
+
+
+@pytest.mark.alone
 def test_a_job_runs_from_post_to_bundle_and_tells_its_story_once(service: Service) -> None:
     body = {
         "source": TWICE_TASK,
@@ -45,16 +53,18 @@ def test_a_job_runs_from_post_to_bundle_and_tells_its_story_once(service: Servic
         "start_from": ONCE,
         "shapes": FEW_SHAPES,
     }
-    response = service.post("/optimize", body)
-    assert response.status_code == 202
-    queued = response.json()
-    assert response.headers["Location"] == queued["urls"]["self"] == f"/jobs/{queued['id']}"
-    assert queued["state"] == "queued"
-    assert queued["task"]["catalog"] is False
+    for _ in range(3):
+        response = service.post("/optimize", body)
+        assert response.status_code == 202
+        queued = response.json()
+        assert response.headers["Location"] == queued["urls"]["self"] == f"/jobs/{queued['id']}"
+        assert queued["state"] == "queued"
+        assert queued["task"]["catalog"] is False
 
-    told = list(service.stream(queued["id"]))
+        told = list(service.stream(queued["id"]))
+        if not is_voided(service, queued["id"]):
+            break
     job = service.job(queued["id"])
-    skip_if_noisy(service, job["id"])
 
     names = [event["name"] for event in told]
     assert names[0] == "job.queued"

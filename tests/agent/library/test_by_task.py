@@ -34,7 +34,6 @@ LONGER: dict[str, dict[str, Any]] = {
     "sum_of_many_tensors": {"count": 9, "width": 68},
 }
 
-SCANS = {"segmented_cumsum", "gated_linear_recurrence", "top_k_rows"}
 
 #: Draws shapes of a task as the tests do, without importing its file here: a task is code.
 _SHAPES = """
@@ -135,26 +134,31 @@ def accepted(referee: Referee, kernel: TaskKernel, shapes: list[dict[str, Any]])
     assert [shape["correct"] for shape in verdict["shapes"]] == [True] * len(shapes)
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=name_of)
+#: Judged in `make test`: kernels change seldom, and each takes seconds of a compiler or of Triton's interpreter.
+_ALWAYS = {
+    "gated_linear_recurrence-cpp",
+    "halo_pack_3d-cpp",
+    "log_bessel_k-triton",
+    "mx_quantize-triton",
+    "segmented_cumsum-cpp",
+    "sum_of_many_tensors-triton",
+    "top_k_rows-cpp",
+}
+
+
+def parameter(kernel: TaskKernel) -> Any:
+    name = name_of(kernel)
+    return pytest.param(kernel, id=name, marks=[] if name in _ALWAYS else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize("kernel", [parameter(kernel) for kernel in KERNELS])
 def test_the_referee_accepts_it_at_small_shapes(
     kernel: TaskKernel, referee: Referee, small_shapes: dict[str, list[dict[str, Any]]]
 ) -> None:
     accepted(referee, kernel, small_shapes[kernel.task])
 
 
-@pytest.mark.parametrize(
-    "kernel",
-    [
-        pytest.param(
-            kernel,
-            id=name_of(kernel),
-            # Triton's interpreter takes an element at a time in scans and sorts.
-            marks=[pytest.mark.slow] if kernel in TRITON and kernel.task in SCANS else [],
-        )
-        for kernel in KERNELS
-        if kernel.task in LONGER
-    ],
-)
+@pytest.mark.parametrize("kernel", [parameter(kernel) for kernel in KERNELS if kernel.task in LONGER])
 def test_the_referee_accepts_it_where_loops_run_more_than_once(kernel: TaskKernel, referee: Referee) -> None:
     accepted(referee, kernel, [LONGER[kernel.task]])
 
