@@ -29,6 +29,7 @@ from services.commands.common import (
     json_of,
     key_from,
     print_json,
+    print_line,
     task_field,
     text_of,
     wrong_fields,
@@ -164,7 +165,7 @@ def watch(
         found = list(client.candidates(job_id))
     winner = job.winner.sha256 if job.winner else None
     console.print(leaderboard([view.model_dump(mode="json") for view in found], winner))
-    console.print(f"{job.state}: {plain_line(job.reason)}", markup=False, highlight=False)
+    print_line(f"{job.state}: {plain_line(job.reason)}", console)
     raise typer.Exit(0 if job.state == "succeeded" else 1)
 
 
