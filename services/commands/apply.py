@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from services.commands.common import AsJson, give_up, print_json, print_line
+from services.commands.terminal import AsJson, give_up, print_json, print_line
 
 EXIT_UNSOUND, EXIT_CANNOT = 1, 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from services.commands.common import AsJson, open_database, print_json, print_line
+from services.commands.terminal import AsJson, open_database, print_json, print_line
 
 
 def backfill_leaderboard(

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from services.client import DEFAULT_URL
-from services.commands.common import KeyFile, KeyNotSent, PlainHttp, give_up, key_from
 from services.commands.remote import Url
+from services.commands.terminal import KeyFile, KeyNotSent, PlainHttp, give_up, key_from
 
 
 def mcp(

@@ -1,6 +1,6 @@
 """`submit`, `jobs`, `watch`, `fetch`, `batch`: a service, here or elsewhere, from a terminal (`services.client`).
 
-Which key is shown, `services.commands.common` says; where it may go, the client.
+Which key is shown, `services.commands.terminal` says; where it may go, the client.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from rich.table import Table
 
 from services.client import DEFAULT_URL, Client, ClientError, OptimizeRequest, Unauthorized, Unreachable
 from services.client.sending import KEY_VARIABLE
-from services.commands.common import (
+from services.commands.showing import Following, leaderboard
+from services.commands.terminal import (
     AsJson,
     KeyFile,
     KeyNotSent,
@@ -34,7 +35,6 @@ from services.commands.common import (
     text_of,
     wrong_fields,
 )
-from services.commands.showing import Following, leaderboard
 from services.plain_text import plain_line
 
 Url = Annotated[

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from services.commands.common import AsJson, give_up, print_json
+from services.commands.terminal import AsJson, give_up, print_json
 
 EXIT_DIFFERS = 1
 EXIT_UNKNOWN = 2

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from services.commands.common import AsJson, give_up, print_json, print_line
+from services.commands.terminal import AsJson, give_up, print_json, print_line
 
 app = typer.Typer(
     no_args_is_help=True, help="The reference problems: those of the project and imported ones."

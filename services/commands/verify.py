@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from services.commands.common import AsJson, give_up, print_json, print_line
+from services.commands.terminal import AsJson, give_up, print_json, print_line
 
 if TYPE_CHECKING:
     from agent.upkeep.verifying import Verification

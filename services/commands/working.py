@@ -13,8 +13,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from services.commands.common import close_data_folder, open_database, print_json, print_line
 from services.commands.showing import Following, leaderboard
+from services.commands.terminal import close_data_folder, open_database, print_json, print_line
 from services.jobs.views import JobView
 from services.plain_text import plain_line
 
