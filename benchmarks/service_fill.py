@@ -22,8 +22,7 @@ from evaluator.verdict import HARNESS_VERSION
 from kernelbench_tasks import catalog
 from services.db.ids import new_id
 from services.db.session import Database
-from services.jobs.rows import lines_of_code
-from services.jobs.rows import outline_of
+from services.jobs.rows import lines_of_code, outline_of
 
 ORIGINS = ("llm", "llm", "llm", "compiler", "human", "policy", "external")
 MODELS = ("model-a", "model-b", "model-c")
