@@ -6,20 +6,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Undefined
 
 
-def environment(folder: Path, filters: Mapping[str, Callable[..., Any]] | None = None) -> Environment:
-    """An environment that escapes every value and raises UndefinedError for a name that is not there.
+def environment(
+    folder: Path, filters: Mapping[str, Callable[..., Any]] | None = None, *, strict: bool = True
+) -> Environment:
+    """An environment that escapes every value.
 
     Args:
         folder: of the templates.
         filters: further filters, by name.
+        strict: whether a name that is not there raises UndefinedError; else it is empty, as fields of a verdict may be missing.
     """
     made = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=StrictUndefined if strict else Undefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )

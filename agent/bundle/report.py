@@ -81,7 +81,7 @@ def _environment() -> Environment:
         "figure": _figure,
         "percent": lambda share: f"{100 * share:.1f} %",
     }
-    return environment(Path(__file__).parent / "templates", filters)
+    return environment(Path(__file__).parent / "templates", filters, strict=False)
 
 
 def _dims(dims: Mapping[str, Any]) -> str:

@@ -64,7 +64,7 @@ class Application(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document, with what answers before a route does."""
-        return contract.completed(self, super().openapi())
+        return contract.completed(super().openapi())
 
 
 def create_app(settings: Settings | None = None, *, with_worker: bool = False) -> FastAPI:
@@ -109,7 +109,6 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     app.state.metrics = Metrics(app.state.database)
     app.state.celery = celery
     app.state.waiting = set()
-    app.state.documents = {}
     problems.install(app)
     api = (jobs, events, evaluations, leaderboard, health, keys)
     shown = (exports, boards, pages, reference, login, key_pages, workers, compare, checks, runs)

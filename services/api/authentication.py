@@ -14,7 +14,7 @@ What changes something, and what is refused, is in the audit log before the answ
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote
 
@@ -28,10 +28,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.api.hosts import SAFE_METHODS
-from services.api.problems import problem
+from services.api.problems import database_away, problem
 from services.db.models import ApiKey, utc_now
 from services.db.session import Database
-from services.db.trouble import of_storage
 from services.settings import Settings
 from services.users import audit, keys, logins
 from services.users.addresses import came_through_a_proxy, household, is_loopback
@@ -68,12 +67,12 @@ _NOTED_BY_THEMSELVES = ADMIN  # in the transaction that makes, rotates or revoke
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _Refusal:
-    status: int
-    detail: str
-    caller: Caller
-    headers: dict[str, str] | None = None
+class _Refusal(Exception):
+    def __init__(
+        self, status: int, detail: str, caller: Caller, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.caller, self.headers = status, detail, caller, headers or {}
 
 
 class Authentication:
@@ -105,16 +104,13 @@ class Authentication:
         try:
             found = await run_in_threadpool(self._admit, scope, headers)
         except SQLAlchemyError as error:
-            words = "no key can be checked: the database does not answer (%s)"
-            _log.warning(words, type(error).__name__, extra={"trouble": error})
-            detail = of_storage(error) or "the database does not answer; ask again in a moment"
-            away = problem(503, detail, headers={"Retry-After": "2"})
-            await away(scope, receive, send)
+            await database_away(error)(scope, receive, send)
             return
-        if isinstance(found, _Refusal):
-            answer = _answer(found, scope, headers)
+        except _Refusal as refusal:
+            answer = _answer(refusal, scope, headers)
             if answer.status_code in _NOTED_STATUSES:  # a person who is shown the login page was not refused
-                await run_in_threadpool(self._note_refusal, scope, found.caller, found.status, found.detail)
+                noted = scope, refusal.caller, refusal.status, refusal.detail
+                await run_in_threadpool(self._note_refusal, *noted)
             await answer(scope, receive, send)
             return
         scope[CALLER] = found
@@ -124,39 +120,45 @@ class Authentication:
         finally:
             current.reset(before)
 
-    def _admit(self, scope: Scope, headers: Headers) -> Caller | _Refusal:
+    def _admit(self, scope: Scope, headers: Headers) -> Caller:
+        """The caller, whose request is counted.
+
+        Raises:
+            _Refusal: it may not pass.
+        """
         path, address = scope["path"], scope["client"][0] if scope.get("client") else ""
         if path == UNCOUNTED and (self._has_keys or is_loopback(address)):
             return Caller(address=address)  # says that the process lives, whatever the database does
+        why: str | None = None
         with self._database.read() as session:
             if not self._has_keys:
                 self._has_keys = keys.any_key(session)  # once there was a key, there are keys for ever
             if not self._has_keys:
                 return self._admit_operator(address, headers)
-            caller = Caller(address=address)
+            caller, row = Caller(address=address), None
             try:
                 caller, row = self._identify(session, headers, caller, scope.get("scheme", "http"))
             except keys.KeyRefused as error:
-                return self._count(caller) or _Refusal(401, str(error), caller)
-        if caller.key_id is None and not _is_open(path):
-            detail = "this service needs a key: send `Authorization: Bearer kw_...`"
-            return self._count(caller) or _Refusal(401, detail, caller)
-        refusal = self._count(caller)
-        if refusal is not None:
-            return refusal
+                why = str(error)
+        self._count(caller)
+        if why is None and caller.key_id is None and not _is_open(path):
+            why = "this service needs a key: send `Authorization: Bearer kw_...`"
+        if why is not None:
+            raise _Refusal(401, why, caller)
         needed = _needed_scope(scope["method"], path)
         if not _is_open(path) and not caller.may(needed):
-            return _Refusal(403, f"this needs a key of scope {needed}; yours is {caller.scope}", caller)
+            raise _Refusal(403, f"this needs a key of scope {needed}; yours is {caller.scope}", caller)
         if row is not None and keys.should_note_use(row.last_used_at):
             self._note_use(row.id)
         return caller
 
-    def _admit_operator(self, address: str, headers: Headers) -> Caller | _Refusal:
-        caller = replace(OPERATOR, address=address)
+    def _admit_operator(self, address: str, headers: Headers) -> Caller:
         if not is_loopback(address) or came_through_a_proxy(headers.keys()):
             detail = f"without keys this service answers its own machine alone; {FIRST_KEY}"
-            return _Refusal(403, detail, Caller(address=address))
-        return self._count(caller) or caller
+            raise _Refusal(403, detail, Caller(address=address))
+        caller = replace(OPERATOR, address=address)
+        self._count(caller)
+        return caller
 
     def _identify(
         self, session: Session, headers: Headers, unknown: Caller, scheme: str
@@ -183,19 +185,18 @@ class Authentication:
         caller = keys.caller_of(session, row)
         return replace(caller, address=unknown.address, csrf=logins.csrf_of(token)), row
 
-    def _count(self, caller: Caller) -> _Refusal | None:
-        """Count a request; a refusal if there were too many."""
+    def _count(self, caller: Caller) -> None:
+        """Count a request; raises `_Refusal` if there were too many."""
         where = household(caller.address or "")
         if caller.scope is not None:
             limits, whose = self._of_key, caller.key_id or f"address {where}"
         else:
             limits, whose = self._without_key, f"no key, address {where}"
         wait_s = self._rates.take(limits, whose)
-        if wait_s <= 0:
-            return None
-        shown = "; ".join(str(limit) for limit in limits)
-        detail = f"too many requests: {shown} are allowed; ask again in {wait_s:.0f} s"
-        return _Refusal(429, detail, caller, {"Retry-After": f"{wait_s:.0f}"})
+        if wait_s > 0:
+            shown = "; ".join(str(limit) for limit in limits)
+            detail = f"too many requests: {shown} are allowed; ask again in {wait_s:.0f} s"
+            raise _Refusal(429, detail, caller, {"Retry-After": f"{wait_s:.0f}"})
 
     def _note_use(self, key_id: str) -> None:
         with self._database.write() as session:
@@ -267,7 +268,7 @@ def _answer(refusal: _Refusal, scope: Scope, headers: Headers) -> Response:
         query = scope.get("query_string", b"").decode("latin-1")
         wanted = scope["path"] + (f"?{query}" if query else "")
         return RedirectResponse(f"/login?next={quote(wanted, safe='')}", status_code=303)
-    found = dict(refusal.headers or {})
+    found = dict(refusal.headers)
     if refusal.status == 401:
         found["WWW-Authenticate"] = 'Bearer realm="kernelwright"'
     return problem(refusal.status, refusal.detail, headers=found)

@@ -10,8 +10,6 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from fastapi import FastAPI
-
 from services.api.authentication import OPEN
 from services.users.caller import current
 
@@ -52,22 +50,10 @@ _SCHEMA = {
 _OF_FASTAPI = ("HTTPValidationError", "ValidationError")
 
 
-def completed(app: FastAPI, found: dict[str, Any]) -> dict[str, Any]:
-    """The document for the current caller: with every refusal, and with keys only where they are needed.
-
-    Args:
-        app: the application; `app.state.documents` keeps what was made.
-        found: what FastAPI makes of the routes; left as it is.
-    """
+def completed(found: dict[str, Any]) -> dict[str, Any]:
+    """FastAPI's document with every refusal, and with keys only where the current caller needs them; `found` is left as it is."""
     caller = current.get()
     without_keys = caller is not None and caller.scope == "admin" and caller.key_id is None
-    kept: dict[bool, dict[str, Any]] = app.state.documents
-    if without_keys not in kept:
-        kept[without_keys] = _completed(found, without_keys=without_keys)
-    return kept[without_keys]
-
-
-def _completed(found: dict[str, Any], *, without_keys: bool) -> dict[str, Any]:
     document = copy.deepcopy(found)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name in _OF_FASTAPI:

@@ -58,6 +58,14 @@ def too_large(limit_bytes: int) -> JSONResponse:
     return problem(413, f"the request body is larger than this service accepts ({limit_bytes} bytes)")
 
 
+def database_away(error: Exception) -> JSONResponse:
+    """The 503 of a request that the database did not answer."""
+    words = "a request was cut off: the database is away (%s)"
+    _log.warning(words, type(getattr(error, "orig", error)).__name__, extra={"trouble": error})
+    detail = of_storage(error) or "the database does not answer; ask again in a moment"
+    return problem(503, detail, headers={"Retry-After": _BACK_IN_S})
+
+
 def install(app: FastAPI) -> None:
     """Have every error of `app` answered with a problem document."""
 
@@ -98,10 +106,7 @@ def install(app: FastAPI) -> None:
     async def away(request: Request, error: Exception) -> JSONResponse:
         if not isinstance(error, DBAPIError) or not is_outage(error):
             raise error
-        words = "a request was cut off: the database is away (%s)"
-        _log.warning(words, type(error.orig).__name__, extra={"trouble": error})
-        detail = of_storage(error) or "the database does not answer; ask again in a moment"
-        return problem(503, detail, headers={"Retry-After": _BACK_IN_S})
+        return database_away(error)
 
     async def fault(request: Request, error: Exception) -> JSONResponse:
         # starlette logs the traceback; the client is told nothing of our insides

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from services.commands.common import AsJson, print_json
+from services.commands.terminal import AsJson, give_up, print_json, print_line
 
 EXIT_UNSOUND, EXIT_CANNOT = 1, 2
 
@@ -51,7 +51,6 @@ def apply(
     from evaluator.errors import EvaluatorError
     from services.commands.verify import share
 
-    say = Console(stderr=True)
     file, colon, name = model.rpartition(":")
     if not colon or not name.isidentifier() or not inputs.isidentifier():
         raise typer.BadParameter(f"{model!r} is not FILE.py:NAME")
@@ -61,7 +60,10 @@ def apply(
     allowed, given = share(max_slowdown), _listed(arguments)
     try:
         read = read_bundle(bundle)
-        say.print("your model and the bundle run outside the sandbox, as your own program would run them")
+        print_line(
+            "your model and the bundle run outside the sandbox, as your own program would run them",
+            Console(stderr=True),
+        )
         found = splice(
             read,
             file=Path(file),
@@ -75,20 +77,13 @@ def apply(
             seconds=seconds,
         )
     except (AgentError, EvaluatorError, OSError) as error:
-        say.print(f"could not be applied: {error}", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(EXIT_CANNOT) from None
+        give_up(f"could not be applied: {error}", EXIT_CANNOT)
     if as_json:
         print_json(found.as_json(), indent=2)
     else:
-        console = Console()
-        for sentence in found.sentences:
-            console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-        console.print(
-            f"{folder}/splice.py: `from splice import splice; splice(model)`; its test: {folder}/test_splice.py",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        usage = f"{folder}/splice.py: `from splice import splice; splice(model)`; its test: {folder}/test_splice.py"
+        for sentence in (*found.sentences, usage):
+            print_line(sentence)
     raise typer.Exit(0 if found.sound else EXIT_UNSOUND)
 
 

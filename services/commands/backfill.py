@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from services.commands.common import AsJson, open_database, print_json
+from services.commands.terminal import AsJson, open_database, print_json, print_line
 
 
 def backfill_leaderboard(
@@ -21,7 +21,6 @@ def backfill_leaderboard(
     if as_json:
         print_json({"entered": entered, "not_listed": dict(kept_out)})
         return
-    say = Console()
-    say.print(f"{entered} jobs were entered", highlight=False)
+    print_line(f"{entered} jobs were entered")
     for reason, count in kept_out.most_common():
-        say.print(f"{count} not: {reason}", markup=False, highlight=False)
+        print_line(f"{count} not: {reason}")

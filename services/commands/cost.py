@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from services.commands.common import AsJson, print_json
+from services.commands.terminal import AsJson, print_json
 
 if TYPE_CHECKING:
     from agent.performance.money import Serving

@@ -6,7 +6,7 @@ import typer
 
 from evaluator.commands import doctor as evaluator_doctor
 from evaluator.doctor.findings import BAD, GOOD, Line, Section
-from services.commands.common import AsJson
+from services.commands.terminal import AsJson
 
 
 def doctor(

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from services.commands.common import AsJson, give_up, open_database, print_json
+from services.commands.terminal import AsJson, give_up, open_database, print_json
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from services.client import DEFAULT_URL
-from services.commands.common import KeyFile, KeyNotSent, PlainHttp, key_from
 from services.commands.remote import Url
-
-_EXIT_USAGE = 2
+from services.commands.terminal import KeyFile, KeyNotSent, PlainHttp, give_up, key_from
 
 
 def mcp(
@@ -34,17 +31,14 @@ def mcp(
 
     Example, as an agent's configuration has it: {"command": "kernelwright", "args": ["mcp", "--root", "."]}
     """
-    say = Console(stderr=True)
     try:
         from services.mcp.server import Kernelwright, make_server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mcp":
             raise
-        say.print(
-            "the extra `mcp` is not installed: pip install '.[service,agent,mcp]' in a checkout of Kernelwright",
-            markup=False,
+        give_up(
+            "the extra `mcp` is not installed: pip install '.[service,agent,mcp]' in a checkout of Kernelwright"
         )
-        raise typer.Exit(_EXIT_USAGE) from None
     from services.mcp.files import Folder
     from services.mcp.local import Local
     from services.mcp.remote import Remote
@@ -54,10 +48,8 @@ def mcp(
         key = key_from(key_file)
         remote = Remote(url, key, allow_insecure_key=plain_http)
     except OSError as error:
-        say.print(f"cannot read {root}: {error}", markup=False)
-        raise typer.Exit(_EXIT_USAGE) from None
+        give_up(f"cannot read {root}: {error}")
     except KeyNotSent as error:
-        say.print(str(error), markup=False)
-        raise typer.Exit(_EXIT_USAGE) from None
+        give_up(str(error))
     secrets = () if key is None else (key,)
     make_server(Kernelwright(folder, Local(device, minimum_tier), remote, secrets)).run("stdio")

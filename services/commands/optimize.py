@@ -13,7 +13,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from services.commands.common import AsJson, give_up, json_of, task_field, text_of, wrong_fields
+from services.commands.terminal import AsJson, give_up, json_of, task_field, text_of, wrong_fields
 from services.commands.working import Out, end, work_here
 from services.jobs.views import JobView
 

@@ -1,6 +1,6 @@
 """`submit`, `jobs`, `watch`, `fetch`, `batch`: a service, here or elsewhere, from a terminal (`services.client`).
 
-Which key is shown, `services.commands.common` says; where it may go, the client.
+Which key is shown, `services.commands.terminal` says; where it may go, the client.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from rich.table import Table
 
 from services.client import DEFAULT_URL, Client, ClientError, OptimizeRequest, Unauthorized, Unreachable
 from services.client.sending import KEY_VARIABLE
-from services.commands.common import (
+from services.commands.showing import Following, leaderboard
+from services.commands.terminal import (
     AsJson,
     KeyFile,
     KeyNotSent,
@@ -29,11 +30,11 @@ from services.commands.common import (
     json_of,
     key_from,
     print_json,
+    print_line,
     task_field,
     text_of,
     wrong_fields,
 )
-from services.commands.showing import Following, leaderboard
 from services.plain_text import plain_line
 
 Url = Annotated[
@@ -164,7 +165,7 @@ def watch(
         found = list(client.candidates(job_id))
     winner = job.winner.sha256 if job.winner else None
     console.print(leaderboard([view.model_dump(mode="json") for view in found], winner))
-    console.print(f"{job.state}: {plain_line(job.reason)}", markup=False, highlight=False)
+    print_line(f"{job.state}: {plain_line(job.reason)}", console)
     raise typer.Exit(0 if job.state == "succeeded" else 1)
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from services.commands.common import AsJson, print_json
+from services.commands.terminal import AsJson, give_up, print_json
 
 EXIT_DIFFERS = 1
 EXIT_UNKNOWN = 2
@@ -44,8 +44,7 @@ def replay(
         row = session.get(Job, job)
         spec = job_spec(row) if row is not None else None
     if spec is None:
-        Console(stderr=True).print(f"there is no job {job}", markup=False)
-        raise typer.Exit(EXIT_UNKNOWN)
+        give_up(f"there is no job {job}", EXIT_UNKNOWN)
     store = SqlJobStore(base, spec.job_id, Lease(Job, spec.job_id, "replay", 0), lambda: False)
     found = replay_job(spec, store)
     if out is not None:

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from services.commands.common import close_data_folder
+from services.commands.terminal import close_data_folder
 from services.users.addresses import is_loopback
 
 WAIT_FOR_KEY = "--wait-for-key"

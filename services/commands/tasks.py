@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from services.commands.common import AsJson, print_json
+from services.commands.terminal import AsJson, give_up, print_json, print_line
 
 app = typer.Typer(
     no_args_is_help=True, help="The reference problems: those of the project and imported ones."
@@ -80,12 +80,11 @@ def import_tasks(
     from services.catalogue import checkout, importing
     from services.settings import get_settings
 
-    say = Console(stderr=True)
     try:
         files = checkout.find(path)
         work_dir = default_work_dir()
         seats = places({device}, "all", jobs or untimed_jobs(device), work_dir)
-        with ExitStack() as opened, _bar(say) as bar:
+        with ExitStack() as opened, _bar(Console(stderr=True)) as bar:
             row = bar.add_task("starting", total=len(files))
 
             def start(place: Place) -> Referee:
@@ -108,14 +107,9 @@ def import_tasks(
             starts = [partial(start, place) for place in seats]
             imported = importing.run(files, starts, device, get_settings().data_dir, show)
     except (checkout.NotKernelBench, EvaluatorError, OSError) as error:
-        say.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
+        give_up(str(error))
     except KeyboardInterrupt:
-        say.print(
-            "stopped; what was looked at is registered, and the same command goes on where it was",
-            markup=False,
-        )
-        raise typer.Exit(130) from None
+        give_up("stopped; what was looked at is registered, and the same command goes on where it was", 130)
     report = imported.folder / "report.html"
     if as_json:
         print_json({"folder": str(imported.folder), "report": str(report), "counts": imported.counts})
@@ -123,7 +117,7 @@ def import_tasks(
     counts = imported.counts
     words = f"{counts['sound'] + counts['marked']} of {len(files)} tasks are registered ({counts['marked']} with remarks), "
     words += f"{counts['refused']} refused, {counts['unknown']} could not be looked at; report: {report}"
-    Console().print(words, markup=False, highlight=False, soft_wrap=True)
+    print_line(words)
 
 
 def _bar(console: Console) -> Progress:

@@ -9,13 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from services.commands.common import AsJson, print_json
+from services.commands.terminal import AsJson, give_up, print_json, print_line
 
 if TYPE_CHECKING:
     from agent.upkeep.verifying import Verification
 
 EXITS = {"holds": 0, "regressed": 1, "unmeasured": 2}
-_say = Console(stderr=True)
 
 
 def verify(
@@ -62,8 +61,7 @@ def verify(
 
             found = measure(read, referee, max_regression=allowed, effort=effort, on_progress=tell)
     except (UnreadableBundle, EvaluatorError, OSError) as error:
-        _say.print(f"could not be measured: {error}", markup=False, highlight=False)
-        raise typer.Exit(EXITS["unmeasured"]) from None
+        give_up(f"could not be measured: {error}", EXITS["unmeasured"])
     if as_json:
         print_json(found.as_json(), indent=2)
     else:
@@ -87,9 +85,9 @@ def show(console: Console, found: Verification) -> None:
     color = {"holds": "green", "regressed": "red"}.get(found.result, "yellow")
     console.print(f"[bold {color}]{found.result}[/]: ", end="")
     for sentence in found.sentences:
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        print_line(sentence, console)
     for change in found.changes:
-        console.print(f"  changed: {change}", markup=False, highlight=False)
+        print_line(f"  changed: {change}", console)
     if not any(shape.now for shape in found.shapes):
         return
     against = "now / evidence" if found.against == "evidence" else "now / best baseline"

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from services.commands.common import close_data_folder
+from services.commands.terminal import close_data_folder
 
 # What the first job would import: paid once by the supervisor, not by every process that it forks.
 _NEEDED = (

@@ -13,8 +13,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from services.commands.common import close_data_folder, open_database, print_json
 from services.commands.showing import Following, leaderboard
+from services.commands.terminal import close_data_folder, open_database, print_json, print_line
 from services.jobs.views import JobView
 from services.plain_text import plain_line
 
@@ -38,10 +38,9 @@ def end(job: JobView, bundle: Path | None, out: Path | None, say: Console, *, as
         print_json(shown)
     else:
         reason = plain_line(job.reason)
-        said = reason if job.verdict == "no_improvement" else f"{job.state}: {reason}"
-        say.print(said, markup=False, highlight=False)
+        print_line(reason if job.verdict == "no_improvement" else f"{job.state}: {reason}", say)
         if bundle:
-            Console().print(f"bundle: {bundle}", markup=False, highlight=False, soft_wrap=True)
+            print_line(f"bundle: {bundle}")
     raise typer.Exit({"succeeded": 0, "waiting": EXIT_WAITING}.get(job.state, EXIT_FAILED))
 
 
@@ -90,7 +89,7 @@ def work_here(
         work.join(timeout=5)
     stop_worker()
     if log.is_file() and log.stat().st_mtime >= began_at:
-        say.print(f"what went wrong on the way is in {log}", markup=False, highlight=False, soft_wrap=True)
+        print_line(f"what went wrong on the way is in {log}", say)
     with base.read() as session:
         job = read.get_job(session, job_id)
         bundle = None

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from kernelbench_tasks import catalog
 from services.client import Client, ClientError, OptimizeRequest
-from services.commands.common import task_field, wrong_fields
+from services.commands.terminal import task_field, wrong_fields
 from services.data_folder import DataFolderOpen, make_private
 from services.demo.serving import DemoFailed, running_service
 from services.demo.steps import Demo

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from services.cli import app
 from services.client.sending import KEY_VARIABLE, api_key_of
-from services.commands.common import KeyNotSent, key_from
+from services.commands.terminal import KeyNotSent, key_from
 
 KEY = "kw_aaaaaaaa_" + "A" * 43
 

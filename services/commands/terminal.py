@@ -65,6 +65,11 @@ def print_json(value: Any, indent: int | None = None) -> None:
     sys.stdout.write("\n")
 
 
+def print_line(text: object, console: Console | None = None) -> None:
+    """A sentence as it is, on standard output by default: text from strangers is no markup."""
+    (console or Console()).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 def give_up(message: str, status: int = EXIT_USAGE) -> NoReturn:
     """End the program with a sentence."""
     Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
