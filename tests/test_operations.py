@@ -64,7 +64,7 @@ def help_of(*words: str) -> str:
 
 def paths() -> set[str]:
     """Paths of the API, templates filled with an id."""
-    from services.api.app import create_app
+    from services.application import create_app
     from services.settings import Settings
 
     found = create_app(Settings(data_dir=Path("/nowhere"), database_url="sqlite://")).openapi()["paths"]

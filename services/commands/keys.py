@@ -49,8 +49,8 @@ def create(
 @app.command("list")
 def list_all(as_json: AsJson = False) -> None:
     """List keys, newest first, without their secrets."""
+    from services.api.key_views import key_view
     from services.users import keys
-    from services.users.views import key_view
 
     with _writing() as session:
         found = [key_view(row, user) for row, user in keys.list_keys(session)]
@@ -163,7 +163,7 @@ def quota(
 
 
 def _show_new(made: Any, *, as_json: bool) -> None:
-    from services.users.views import new_key_view
+    from services.api.key_views import new_key_view
 
     view = new_key_view(made)
     if as_json:

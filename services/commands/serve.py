@@ -112,8 +112,8 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
 
     import uvicorn
 
-    from services.api.app import create_app
     from services.api.connections import limit_unread_answers, most_connections, server_config
+    from services.application import create_app
 
     app = create_app(settings, with_worker=with_worker)
 

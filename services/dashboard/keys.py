@@ -10,12 +10,12 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from services.api.deps import AdminDep, FormDep, Route, SessionDep, refuse_first_key
+from services.api.key_views import KeyRequest, key_view
 from services.dashboard.rendering import page, plain, render
 from services.dashboard.words import Word
 from services.errors import Refused
 from services.users import audit, key_management, keys
 from services.users.keys import NewKey
-from services.users.views import KeyRequest, key_view
 
 router = APIRouter(route_class=Route, include_in_schema=False)
 _GRACE_HOURS = 24.0

@@ -17,7 +17,6 @@ from services.db.models import Evaluation, Job, utc_now
 from services.db.types import shown_json, shown_text
 from services.errors import NotFound
 from services.jobs import events, tally
-from services.leaderboard import recording
 
 _EVENT_OF_STATE = {"succeeded": "job.finished", "failed": "job.failed", "cancelled": "job.cancelled"}
 
@@ -43,8 +42,6 @@ def end_job(
     data = {"state": state, "verdict": verdict, "reason": job.reason, "winner_sha256": winner_sha256}
     events.append(session, job.id, _EVENT_OF_STATE[state], data, once="end")
     tally.settle(session, job)
-    if state == "succeeded":
-        recording.enter(session, job)
 
 
 def end_evaluation(

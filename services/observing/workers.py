@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from evaluator.fingerprint import type_of
 from services.db.models import Worker
 from services.db.types import epoch_seconds
-from services.worker.gpu_rules import KNOWN_KERNEL, RULES
+from services.gpus.rules import KNOWN_KERNEL, RULES
 
 SEEN_WITHIN_S = 20.0
 BUSY_SHARE = "busy_share"

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 
 from evaluator.errors import EvaluatorError, RefereeLost
-from services.worker.gpu_reading import Gpu, Reading
-from services.worker.gpu_rules import KEPT_S, KNOWN_KERNEL, Finding, findings
+from services.gpus.reading import Gpu, Reading
+from services.gpus.rules import KEPT_S, KNOWN_KERNEL, Finding, findings
 from services.worker.referee_queue import JobReferee
 
 LOOK_EVERY_S = 15.0

@@ -24,9 +24,9 @@ from evaluator.profiling.claims import doubt
 from services.db.models import Worker
 from services.db.session import Database
 from services.db.types import epoch_seconds, storable_json
+from services.gpus.reading import NvmlGpu
 from services.observing.workers import BUSY_SHARE, HEALTH
 from services.worker import health
-from services.worker.gpu_reading import NvmlGpu
 from services.worker.health import DeviceHealth, try_kernel
 from services.worker.referee_queue import RefereeQueue
 

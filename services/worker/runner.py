@@ -30,6 +30,7 @@ from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import Lease, LeasedModel
 from services.jobs.rows import LOOK, job_spec
 from services.jobs.store import SqlJobStore
+from services.leaderboard import recording
 from services.memory.ownership import readable_owners
 from services.memory.remembering import remember_job
 from services.memory.store import SqlMemory
@@ -360,6 +361,8 @@ class Runner:
                 winner_sha256=outcome.winner_sha256,
                 summary=outcome.summary,
             )
+            if outcome.state == "succeeded":
+                recording.enter(session, job)
         _log.info("ended as %s (%s)", outcome.state, outcome.verdict_word)
         remember_job(self._database, held.row_id, one_user=self._settings.one_user, secrets=known_secrets())
 

@@ -12,6 +12,7 @@ from services.db.session import Database
 from services.jobs import events
 from services.jobs.endings import end_job
 from services.jobs.rows import candidate_row, outline_of, proposed_data
+from services.leaderboard import recording
 from tests.browser import stored
 from tests.services.service import Service
 
@@ -108,3 +109,4 @@ class Shelf:
                 winner_sha256=winner["sha256"],
                 summary=dict(summary),
             )
+            recording.enter(session, job)

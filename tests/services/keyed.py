@@ -15,8 +15,8 @@ from fastapi.routing import APIRoute, APIRouter
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from services.api.app import create_app
 from services.api.streams import EventStreams
+from services.application import create_app
 from services.db.models import Bundle, Candidate, Job, Step, Verdict
 from services.db.session import Database
 from services.db.upgrade import upgrade

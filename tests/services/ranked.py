@@ -14,6 +14,7 @@ from services.db.types import storable_json
 from services.jobs import events
 from services.jobs.endings import end_job
 from services.jobs.rows import candidate_row, verdict_row
+from services.leaderboard import recording
 
 TASK = "layernorm_relu_add"
 H200 = {
@@ -120,6 +121,7 @@ def ended_job(
         end_job(
             session, job, "succeeded", "ok", verdict="accepted", winner_sha256=sha256, summary=body["summary"]
         )
+        recording.enter(session, job)
     return job_id
 
 

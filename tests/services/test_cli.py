@@ -149,7 +149,7 @@ def test_a_service_that_is_not_there_is_told_in_a_sentence(tmp_path: Path) -> No
 
 def test_the_service_side_never_imports_torch(tmp_path: Path) -> None:
     program = (
-        "import sys, services.cli, services.api.app, services.worker.app, services.worker.context\n"
+        "import sys, services.cli, services.application, services.worker.app, services.worker.context\n"
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
     done = subprocess.run(

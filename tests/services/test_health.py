@@ -18,11 +18,11 @@ from sqlalchemy import select
 from agent.spec import JobOutcome
 from evaluator.errors import SandboxUnavailable
 from services.db.models import Evaluation, Job, Worker
+from services.gpus.reading import NvmlGpu, Reading
+from services.gpus.rules import KNOWN_KERNEL, RULES, findings
 from services.jobs import turns
 from services.settings import Settings
 from services.worker import health
-from services.worker.gpu_reading import NvmlGpu, Reading
-from services.worker.gpu_rules import KNOWN_KERNEL, RULES, findings
 from services.worker.health import DeviceHealth, try_kernel
 from services.worker.presence import Presence
 from services.worker.referee_queue import JobReferee, RefereeQueue

@@ -14,7 +14,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from agent.candidates import Candidate
-from services.api.app import create_app
+from services.application import create_app
 from services.db import outages
 from services.db.models import Evaluation, Event, Job, Worker
 from services.db.session import Database

@@ -7,9 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from services.api.deps import AdminDep, Limit, Route, SessionDep, refuse_first_key
-from services.jobs.views import Page, page, page_of
-from services.users import audit, key_management, keys
-from services.users.views import (
+from services.api.key_views import (
     AuditView,
     KeyRequest,
     KeyView,
@@ -19,6 +17,8 @@ from services.users.views import (
     key_view,
     new_key_view,
 )
+from services.jobs.views import Page, page, page_of
+from services.users import audit, key_management, keys
 
 router = APIRouter(route_class=Route, tags=["keys"])
 KeyId = Annotated[str, Path(max_length=64, description="id or prefix of a key")]

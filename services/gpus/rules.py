@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from services.worker.gpu_reading import Reading
+from services.gpus.reading import Reading
 
 KEPT_S = 600.0
 PERSIST_S = 120.0

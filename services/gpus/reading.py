@@ -1,6 +1,6 @@
 """What NVML says of a GPU at one moment, as plain values; nothing of the GPU is ever changed.
 
-What a driver or a card does not tell is None, and no rule (`services.worker.gpu_rules`) judges by it.
+What a driver or a card does not tell is None, and no rule (`services.gpus.rules`) judges by it.
 """
 
 from __future__ import annotations
