@@ -315,7 +315,7 @@ def test_gpus_are_chosen_by_position_among_the_visible_ones() -> None:
     assert choose("all", visible) == visible
     assert choose("2, 0,2", visible) == ["GPU-c", "GPU-b"]
     for wrong in ("3", "x", "", "0,-1"):
-        with pytest.raises(EvaluatorError, match="none of the 3 visible GPUs"):
+        with pytest.raises(EvaluatorError, match="not one of the 3 visible GPUs"):
             choose(wrong, visible)
 
 
