@@ -200,7 +200,7 @@ def fit(dims: Dims, points: Sequence[Dims], found: Any, arguments: Sequence[str]
 
 @cache
 def _program() -> str:
-    return (Path(__file__).parent / "templates" / "probe_program.py").read_text()
+    return (Path(__file__).parents[1] / "bundle" / "templates" / "probe_program.py").read_text()
 
 
 def _points(dims: Dims, shapes: Sequence[Dims]) -> list[dict[str, Any]]:

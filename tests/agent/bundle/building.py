@@ -27,7 +27,7 @@ from agent.dispatch.domain import Domain
 from agent.dispatch.tree import Leaf, Node
 from evaluator.sources import TaskSource
 
-PROBE = Path(domain.__file__).parent / "templates" / "probe_program.py"
+PROBE = Path(domain.__file__).parents[1] / "bundle" / "templates" / "probe_program.py"
 _numbers = itertools.count()
 
 DIMS: dict[str, Any] = {
