@@ -40,7 +40,7 @@ def keep_json(path: Path, value: Any) -> None:
         with replacing(path) as file:
             json.dump(value, file)
     except OSError as error:
-        _log.warning("%s could not be stored: %s", path.name, error)
+        _log.warning("could not store %s: %s", path.name, error)
 
 
 def seal(name: str, data: bytes) -> bytes:

@@ -90,9 +90,9 @@ class Judged:
             dims={"rows": ROWS},
             inputs=inputs,
             output_metas=[large._contiguous(dtype, (ROWS, COLS))],
+            precision="default",
+            own_oracle=False,
         )
-        fleet = SimpleNamespace(gpu=False)
-        self.session: Any = SimpleNamespace(precision="default", own_oracle=False, fleet=fleet)
 
     def compare(self, candidate: Module, name: str, x: torch.Tensor) -> None:
         self.shape.side = Reference(self.module, x)
@@ -100,7 +100,7 @@ class Judged:
             large.Answer(tuple(self.shape.output_metas), [y.contiguous().view(torch.uint8).reshape(-1)])
             for y in (candidate(x), self.module(x))
         )
-        comparison = large._Comparison(self.session, self.shape, self.outcome, self.findings, name)
+        comparison = large._Comparison(self.shape, self.outcome, self.findings, name)
         comparison.run(answer, own, looks=0 if name == "timed" else large._LOOKS)
 
     def check(self, candidate: Module) -> None:
@@ -296,7 +296,7 @@ def test_a_place_that_is_always_left_out_is_found() -> None:
 def test_nobody_knows_at_which_rows_the_oracle_looks() -> None:
     judged = Judged(norm)
     judged.shape.side = Reference(norm, torch.randn(ROWS, COLS))
-    comparison = large._Comparison(judged.session, judged.shape, judged.outcome, [], "task")
+    comparison = large._Comparison(judged.shape, judged.outcome, [], "task")
     drawn = [comparison._drawn_rows() for _ in range(200)]
     assert all(end - first == PART_ROWS and first >= 0 and end <= ROWS for first, end in drawn)
     assert len({first * 8 // ROWS for first, _ in drawn}) == 8

@@ -114,7 +114,7 @@ def test_a_module_that_has_no_answer_below_zero_is_judged_where_it_has_one(
         ('DOMAIN = {"y": "positive"}', "names 'y', which forward() does not take (it takes x)"),
         (
             'DOMAIN = {"x": "small"}',
-            "DOMAIN['x'] = 'small' is none of non_negative, positive, in_range, as_drawn",
+            "DOMAIN['x'] = 'small' is not one of non_negative, positive, in_range, as_drawn",
         ),
         ('DOMAIN = "positive"', "DOMAIN must be a dictionary"),
         ('DOMAIN = {"x": "positive"}', "get_inputs() draws other values"),

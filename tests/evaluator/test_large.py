@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from evaluator.referee.checking import large
+from evaluator.referee.sides import fingerprint
 
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large, "_PIECE", 24)
-    monkeypatch.setattr(large, "_WORDS", 16)
+    monkeypatch.setattr(fingerprint, "_WORDS", 16)
 
 
 @pytest.mark.parametrize("sizes", [(), (5,), (100,), (10, 7), (3, 40), (2, 3, 100), (4, 0)])

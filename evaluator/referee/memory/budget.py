@@ -7,13 +7,16 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from evaluator.devices import Device
 from evaluator.errors import RoleFailure
-from evaluator.referee.memory.lending import Lender
 from evaluator.referee.memory.sizes import MemorySize, ShapeNeeds, usual
 from evaluator.roles.process import RoleProcess
 from evaluator.timing.memory_parts import PARTS
+
+if TYPE_CHECKING:  # commands that do not judge load no torch
+    from evaluator.referee.memory.lending import Lender
 
 #: Share of a task's memory parts for processes that compile beside it; less if referees share a device (True).
 _COMPILERS_SHARE = {False: 0.4, True: 0.15}

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evaluator.devices import Device
 from evaluator.devices.base import AUTOCAST_DTYPES
@@ -26,12 +26,10 @@ from evaluator.environment import measured_on, package_version, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.precision import DEFAULT
 from evaluator.referee.memory.budget import Room
-from evaluator.referee.memory.device_work import Keeper
 from evaluator.referee.memory.sizes import MemorySize
 from evaluator.referee.processes.baseline_store import BaselineStore
 from evaluator.referee.processes.compiled_for_candidates import KeptFiles, basics
 from evaluator.referee.processes.extensions import EXTENSION_HEADERS, ExtensionBuilder, process_headers
-from evaluator.referee.sides.open_shape import Baseline
 from evaluator.referee.sides.shape_inputs import ShapeInputs
 from evaluator.referee.sides.side import Side
 from evaluator.roles import chain, protocol
@@ -42,6 +40,10 @@ from evaluator.sandbox.limits import Limits
 from evaluator.timing import cores
 from evaluator.timing.exclusive import DeviceLock, file_lock
 from evaluator.timing.memory_parts import MemoryParts
+
+if TYPE_CHECKING:  # commands that do not judge load no torch
+    from evaluator.referee.memory.device_work import Keeper
+    from evaluator.referee.sides.open_shape import Baseline
 
 TIERS = ("namespaces", "landlock")
 _WAKE_SECONDS = 60.0
