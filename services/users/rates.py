@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Sequence
 
@@ -18,6 +19,39 @@ from limits.strategies import RateLimiter, SlidingWindowCounterRateLimiter
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 0.5
 _ALONE_S = 5.0
+_SWEPT_EVERY_S = 60.0
+
+
+class _NoTimer(threading.Timer):
+    """Passes for one that is running, so that none is started."""
+
+    def is_alive(self) -> bool:
+        """Always."""
+        return True
+
+
+class _Counts(MemoryStorage):
+    """Counts in memory, swept now and then by whoever counts. The library starts a thread for it at nearly every request,
+    and under load each waits for its turns at the interpreter. One caller at a time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timer.cancel()
+        self.timer = _NoTimer(0, self.sweep)
+        self._sweep_at = time.monotonic() + _SWEPT_EVERY_S
+
+    def incr(self, key: str, expiry: float, amount: int = 1) -> int:
+        """See `MemoryStorage`."""
+        if time.monotonic() >= self._sweep_at:
+            self.sweep()
+        return super().incr(key, expiry, amount)
+
+    def sweep(self) -> None:
+        """Forget what has expired."""
+        self._sweep_at = time.monotonic() + _SWEPT_EVERY_S
+        for key in list(self.expirations):
+            self.get(key)
 
 
 class Rates:
@@ -28,7 +62,8 @@ class Rates:
     """
 
     def __init__(self, broker_url: str) -> None:
-        self._own: RateLimiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self._own: RateLimiter = SlidingWindowCounterRateLimiter(_Counts())
+        self._own_turn = threading.Lock()
         self._common: RateLimiter | None = None
         self._alone_until = 0.0
         if broker_url.startswith(("redis://", "rediss://")):
@@ -49,7 +84,8 @@ class Rates:
             except StorageError:
                 _log.warning("Redis counts no requests; for %g s this process counts alone", _ALONE_S)
                 self._alone_until = time.monotonic() + _ALONE_S
-        return _take(self._own, limits, whose)
+        with self._own_turn:
+            return _take(self._own, limits, whose)
 
 
 def _take(limiter: RateLimiter, limits: Sequence[RateLimitItem], whose: str) -> float:

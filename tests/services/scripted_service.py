@@ -196,9 +196,9 @@ def main() -> None:
     if sys.argv[1:] == ["record"]:
         record()
         return
-    from services.worker import bench
+    from services.worker import referee_queue
 
-    bench.Referee = ScriptedReferee  # type: ignore[assignment,misc]
+    referee_queue.Referee = ScriptedReferee  # type: ignore[assignment,misc]
     from services.cli import app
 
     app()
