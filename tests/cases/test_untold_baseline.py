@@ -81,7 +81,7 @@ def get_init_inputs():
 """
     verdict = _judged(referee, task, task.replace("class Model(", "class ModelNew("))
     assert "compile_default" in _baselines(verdict)
-    told = "compile_default: one graph, no kernel generated: only library calls"
+    told = "compile_default: one graph, no kernel generated, only library calls"
     assert told in compiled_words(verdict["shapes"]) and "against the best baseline at" in verdict["reason"]
 
 
