@@ -49,7 +49,7 @@ def renew(shape: Any, names: list[str], seed: int | None, *, quietly: bool, one_
             with torch.no_grad():
                 weight.mul_(wide)
         if name in shape.spec.buffers:
-            weight.add_(0.1 * (wide - 0.5))  # weights often begin as zeros; variances stay positive
+            weight.add_(0.1 * (wide - 1.0).abs())  # buffers often begin as zeros; variances stay positive
 
 
 def _real(weight: torch.Tensor) -> torch.dtype:
