@@ -315,11 +315,6 @@ class TensorInput:
         return np.ascontiguousarray(values).reshape(-1)
 
 
-def common_draws(count: int, generator: np.random.Generator) -> Array:
-    """Random numbers for all inputs of ``count`` calls, see :meth:`TensorInput.draw`."""
-    return generator.integers(0, 1 << 30, count)
-
-
 def _without_gaps(draws: list[Any], meta: TensorMeta) -> list[Any]:
     """Fills the gaps in spans of strided tensors with legal values, because rolling moves them into elements."""
     if meta.span_bytes == meta.elements * meta.item_bytes:

@@ -180,9 +180,9 @@ def _spoiled(content: Any, tensor: TensorInput) -> Any:
     raw = content.cpu().numpy() if on_device else content.copy()
     flat = torch.from_numpy(raw.view(np.uint8).reshape(-1)).view(getattr(torch, tensor.meta.dtype))
     places = (flat != 0).nonzero().flatten()
-    for number in (float("nan"), float("inf")):
-        if len(places):
-            flat[places[secrets.randbelow(len(places))]] = number
+    chosen = secrets.SystemRandom().sample(range(len(places)), min(2, len(places)))
+    for place, number in zip(chosen, (float("nan"), float("inf")), strict=False):
+        flat[places[place]] = number
     spoiled = flat.view(torch.uint8)
     return spoiled.to(content.device) if on_device else spoiled.numpy().view(carrier(tensor.meta.dtype))
 

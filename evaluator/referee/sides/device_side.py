@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from evaluator.content import distributions
-from evaluator.content.pools import Mixed, common_draws
+from evaluator.content.pools import Mixed
 from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
 from evaluator.referee.memory.device_draws import DeviceDraws, parts_of
 from evaluator.referee.memory.device_work import Keeper, upload
@@ -238,7 +238,7 @@ class DeviceSide(Side):
         """
         assert count <= self.slot_count
         self._note(count)
-        common = common_draws(count, self._generator)
+        common = self._common_draws(count)
         self.drawn = [
             tensor.draw_mixed(count, self._generator, self._keeper.draw_bits, common)
             if mixed

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from evaluator.content import distributions
-from evaluator.content.pools import Array, common_draws
+from evaluator.content.pools import Array
 from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.oracle.compare import dense
 from evaluator.oracle.glance import agree
@@ -84,6 +84,7 @@ class Side(KeptCalls):
         #: GPU only: measured after contents were written, see :class:`evaluator.referee.memory.device_work.Look`.
         self.look: Any = None
         self._generator = np.random.default_rng(secrets.randbits(128))
+        self._last_common = secrets.randbelow(1 << 30)
         self.chained = any(tensor.rollable for tensor in tensors)
         self._announced = b""  #: What the process last said when it was ready.
         self.ready_ns = 0  #: How long it last took to get ready.
@@ -165,7 +166,7 @@ class Side(KeptCalls):
     def fill(self, count: int) -> None:
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
         assert count <= self.slot_count
-        common = common_draws(count, self._generator)
+        common = self._common_draws(count)
         self.drawn = [
             tensor.draw_mixed(count, self._generator, common=common) for tensor in self.inputs.tensors
         ]
@@ -178,7 +179,7 @@ class Side(KeptCalls):
 
         With ``signs``, of both signs, if no draw is negative but the task allows negative values.
         """
-        common = common_draws(1, self._generator)
+        common = self._common_draws(1)
         self.write(
             0,
             [
@@ -186,6 +187,16 @@ class Side(KeptCalls):
                 for one in self.inputs.tensors
             ],
         )
+
+    def _common_draws(self, count: int) -> Array:
+        """Random numbers for all inputs of ``count`` calls, see :meth:`TensorInput.draw`.
+
+        Each is one or two more than the one before it, and there are three draws: no call gets those of the call
+        before it, so a result that was kept from there is wrong.
+        """
+        common: Array = self._last_common + np.cumsum(self._generator.integers(1, 3, count))
+        self._last_common = int(common[-1])
+        return common
 
     def contents(self, index: int) -> list[Any]:
         """Private copies of a slot's tensors as they are now, in memory order."""
