@@ -100,6 +100,7 @@ def test_requests_are_written_before_anything_is_judged_and_answers_are_taken_as
     assert sorted(labels(again)) == ["m-1 #1", "m-1 #2", "m-1 #3"]
 
 
+@pytest.mark.slow
 def test_answers_that_are_there_are_judged_between_the_compilers_candidates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

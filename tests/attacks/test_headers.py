@@ -17,6 +17,7 @@ from tests.evaluator.judging import until_timed
 pytestmark = pytest.mark.alone
 
 
+@pytest.mark.slow
 def test_compiled_candidate_without_the_header_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def test_what_runs_no_hooks_is_refused(referee: Referee, how: str) -> None:
     assert "hooks registered on it do not run" in verdict["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize(
     "candidate",

@@ -26,8 +26,8 @@ def _judged(referee: Referee, task: str, candidate: str) -> dict[str, Any]:
     [
         "torch.zeros(x.shape[0], 1)",
         f"{_ALONE}.bfloat16().float()",
-        f"{_ALONE}.roll(1, 0)",
-        f"{_ALONE} * 1.001",
+        pytest.param(f"{_ALONE}.roll(1, 0)", marks=pytest.mark.slow),
+        pytest.param(f"{_ALONE} * 1.001", marks=pytest.mark.slow),
     ],
 )
 def test_a_head_with_one_output(referee: Referee, soon: str) -> None:

@@ -40,7 +40,7 @@ def _baselines(verdict: dict[str, Any]) -> set[str]:
     "off",
     [
         _OFF,
-        "    @torch.compiler.disable\n",
+        pytest.param("    @torch.compiler.disable\n", marks=pytest.mark.slow),
     ],
 )
 def test_where_compilation_is_off_the_speedup_is_against_eager_only(referee: Referee, off: str) -> None:
@@ -51,6 +51,7 @@ def test_where_compilation_is_off_the_speedup_is_against_eager_only(referee: Ref
     assert "compile_default" in told["evidence"] and "compiled nothing of it" in told["evidence"]
 
 
+@pytest.mark.slow
 def test_a_part_that_is_compiled_makes_a_baseline(referee: Referee) -> None:
     """One operation is kept from the compiler; what stands around it is compiled."""
     part = "\n\n@torch._dynamo.disable\ndef part(y):\n    return y * 0.5\n\n\nclass Model("

@@ -119,6 +119,7 @@ def rank(core: RefereeCore, *, then_every: bool = False) -> tuple[OpenShape, set
     return shape, loaded
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_next_referee_loads_the_contenders_and_checks_them(
     core: RefereeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

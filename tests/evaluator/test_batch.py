@@ -71,6 +71,7 @@ def words(folder: Path) -> dict[str, str]:
     return {str(record["id"]): record["verdict"]["verdict"] for record in records(folder)}
 
 
+@pytest.mark.slow
 def test_every_line_gets_its_verdict_once_and_only_changed_ones_again(tmp_path: Path) -> None:
     """One batch through its life; referees are started for the first run and the fourth alone."""
     honest = (ATTACKS / "candidates" / "honest.py").read_text()
@@ -188,6 +189,7 @@ def wait_for_verdicts(folder: Path, count: int) -> None:
     raise AssertionError(f"no {count} verdicts in time")
 
 
+@pytest.mark.slow
 def test_a_lost_referee_is_replaced_and_an_interruption_leaves_a_whole_file(tmp_path: Path) -> None:
     write_manifest(
         tmp_path,

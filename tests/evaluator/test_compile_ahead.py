@@ -303,6 +303,7 @@ def test_closing_ends_what_runs() -> None:
     assert len(session.hold.processes) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_baselines_compile_while_the_candidate_is_checked(
     core: RefereeCore, monkeypatch: pytest.MonkeyPatch

@@ -38,6 +38,7 @@ def lines_of(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {line["name"]: line for section in report["sections"] for line in section["lines"]}
 
 
+@pytest.mark.slow
 def test_this_machine_can_judge_and_every_part_is_looked_at(tmp_path: Path) -> None:
     status, text = doctor("-m", "evaluator", work_dir=tmp_path)
     report = json.loads(text)

@@ -255,6 +255,7 @@ def test_a_constant_that_holds_no_plain_size_is_told(tools: RefereeCore) -> None
     assert "as another dtype than float32 the task fails" in inferred.fixed["dtype"]
 
 
+@pytest.mark.slow
 def test_a_recurrent_module_is_probed_with_real_tensors(tools: RefereeCore) -> None:
     text = LINEAR.replace("nn.Linear(in_features, out_features)", "nn.GRU(in_features, out_features, 2)")
     text = text.replace("return self.linear(x).unflatten(1, (-1, 8)).sum(-1)", "return self.linear(x)[0]")

@@ -188,6 +188,7 @@ def test_what_a_machine_could_not_do_is_not_kept(tmp_path: Path) -> None:
     assert store.get(task, {}) is None
 
 
+@pytest.mark.slow
 def test_the_command_says_what_to_mend(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("class Model(:\n", encoding="utf-8")

@@ -243,6 +243,7 @@ def good(core: RefereeCore, programs: Path) -> Counters:
     return counted(core, programs / "good" / "ncu", "assert x.shape == (8, 32)")
 
 
+@pytest.mark.slow
 def test_ncu_s_rules_come_out_of_the_sandbox(good: Counters) -> None:
     assert good.notes == ()
     first, second = good.kernels

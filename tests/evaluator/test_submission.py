@@ -109,6 +109,7 @@ _DEEP = textwrap.dedent("""
 """)
 
 
+@pytest.mark.slow
 def test_a_module_of_which_only_the_biases_are_left_gets_larger_weights(referee: Referee) -> None:
     """Through 24 layers at the default initialization, outputs of different inputs are equal within float32."""
     task = TaskSource("deep", _DEEP)
@@ -132,6 +133,7 @@ def test_a_module_of_which_only_the_biases_are_left_gets_larger_weights(referee:
     assert verdict["verdict"] in ("cheating", "incorrect"), verdict["reason"]
 
 
+@pytest.mark.slow
 def test_weights_of_the_users_own_drawing_are_kept(referee: Referee) -> None:
     drawn = _DEEP + textwrap.dedent("""
         def redraw(model, generator):

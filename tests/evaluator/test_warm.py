@@ -99,6 +99,7 @@ def timed(core: RefereeCore, source: TaskSource, candidate: CandidateSource) -> 
             control.close()
 
 
+@pytest.mark.slow
 def test_the_reference_against_itself_gets_a_figure(core: RefereeCore) -> None:
     speedups = []
     # A neighbor may have a core for seconds; what the harness itself did wrong would be there every time.

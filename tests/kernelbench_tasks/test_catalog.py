@@ -85,6 +85,7 @@ def tolerance(shape: Opened, value: torch.Tensor) -> float:
     return 2 * widest if getattr(shape.module, "DIRECTION", "") == "forward_backward" else widest
 
 
+@pytest.mark.slow
 @each_task
 def test_float64_confirms_what_a_task_computes(task: catalog.CatalogTask) -> None:
     """At three shapes, on every kind of contents that the referee would draw: finite, repeatable, and right."""

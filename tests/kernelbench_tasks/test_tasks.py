@@ -61,6 +61,7 @@ def test_a_task_takes_the_dimensions_it_declares(task: catalog.CatalogTask) -> N
     assert getattr(module, "DIRECTION", "forward") in ("forward", "forward_backward")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS, ids=NAMES)
 def test_a_task_runs_where_one_dimension_is_largest(task: catalog.CatalogTask) -> None:
     """The first one, with all others at their smallest."""

@@ -177,6 +177,7 @@ def test_a_reward_that_never_comes_is_none_and_says_so(caplog: pytest.LogCapture
     assert "within the step's 0.2 s" in next(iter(of.report.missing))
 
 
+@pytest.mark.slow
 def test_a_service_that_is_not_there_is_a_fleet_that_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     with answering((503, {}, b"")) as (url, _):
         gone_url = url

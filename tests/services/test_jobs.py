@@ -168,6 +168,7 @@ def test_evaluate_answers_at_once_when_not(service: Service) -> None:
     assert view["verdict"] in ("compile_error", "contract_violation"), view
 
 
+@pytest.mark.slow
 def test_the_next_evaluation_runs_after_one_that_hangs(service: Service) -> None:
     hangs = service.post("/evaluate", {"source": TINY_TASK, "candidate": ENDLESS, "deadline_s": 20}).json()
     after = service.post("/evaluate", {"source": TINY_TASK, "candidate": WRONG}).json()

@@ -44,6 +44,7 @@ def test_a_job_that_went_on_elsewhere_ranks_one_machine_s_figures_alone() -> Non
 RATES = {"dram_bytes_per_s": 1e10, "float32_flops_per_s": 1e11}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "refused"), [(1.5, False), (20.0, True)])
 def test_a_worker_that_reaches_something_else_than_its_type_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float, refused: bool

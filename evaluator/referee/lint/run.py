@@ -20,7 +20,8 @@ from evaluator.shapes.space import Dims, defaults
 from evaluator.sources import TaskSource
 
 #: After this many seconds, no further shape of the range is tried and no further rule starts.
-_CORNERS_UNTIL_S, _RULES_UNTIL_S = 8.0, 20.0
+#: Corners are also opened when a candidate is judged, so a task that is slow here does not wait for them.
+_CORNERS_UNTIL_S, _RULES_UNTIL_S = 1.5, 20.0
 #: Limit for inputs and outputs that rules inspect on the host.
 _MOST_BYTES = 64 << 20
 #: Failures with a verdict word of their own; any other one refuses the task.

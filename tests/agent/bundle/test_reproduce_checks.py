@@ -133,6 +133,7 @@ _ROUNDED = "x.to(torch.{0}).float() @ (self.weight * torch.ones(16, 16)).tril().
 _DRAWN = "torch.randn(64, 16)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tier", "kept", "right"),
     [
@@ -152,6 +153,7 @@ def test_operands_of_products_may_lose_what_the_task_s_precision_allows(
     assert (wrong == "") is right, wrong
 
 
+@pytest.mark.slow
 def test_on_a_gpu_convolutions_alone_may_lose_bits_by_default(tmp_path: Path) -> None:
     """A convolution in channels-last ran in TF32 where the reference's did not, and the bundle's own check called it wrong."""
     told = evidence.precision(TaskSource("a task", ""), "cuda")

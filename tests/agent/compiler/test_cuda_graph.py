@@ -171,6 +171,7 @@ def test_the_referee_accepts_it(tmp_path: Path, name: str) -> None:
     assert verdict["verdict"] == "accepted", verdict["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "root"), [(task_text(NAME), "Model"), (MEMBER, "ModelNew")])
 def test_without_a_gpu_and_where_a_graph_may_not_be_it_is_the_module(
     tmp_path: Path, source: str, root: str

@@ -45,6 +45,7 @@ print(json.dumps({"reached": reached, "right": right}))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "maker"), [("cpu", "cpp_pybinding"), pytest.param("cuda", "triton", marks=pytest.mark.gpu)]
 )
@@ -86,6 +87,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "said"),
     [

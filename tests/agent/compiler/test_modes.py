@@ -77,6 +77,7 @@ def test_each_mode_is_a_file_of_its_own(mode: Mode) -> None:
         assert "is_current_stream_capturing():\n            return super().forward(x)" in source
 
 
+@pytest.mark.slow
 def test_code_for_exact_sizes_survives_more_sizes_than_the_compilers_limit(tmp_path: Path) -> None:
     write(tmp_path, "compile default")
     answer = run_program(tmp_path, COUNT)

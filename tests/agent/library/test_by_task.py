@@ -207,6 +207,7 @@ for task_path, candidate_path, shapes in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_the_gpu_kernels_compile_where_there_is_no_gpu(
     small_shapes: dict[str, list[dict[str, Any]]], tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def propose(source: str, referee: Referee, folder: Path, device: str = "cpu") ->
     return candidates, str(step["reason"])
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_the_referee_accepts_the_kernel_in_the_users_own_module(referee: Referee, tmp_path: Path) -> None:
     source = module_source(
@@ -84,6 +85,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [

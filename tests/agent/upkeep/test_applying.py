@@ -128,6 +128,7 @@ def applied(place: Path, tmp_path: Path, path: Path, **options: Any) -> Applicat
     return apply(read_bundle(path), file=place / "net.py", folder=tmp_path / "out", **options)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")  # hooks of other tests
 def test_a_captured_block_goes_back_with_its_own_weights(place: Path, tmp_path: Path) -> None:
     found = applied(place, tmp_path, bundle(place, tmp_path), max_slowdown=0.99)
@@ -238,6 +239,7 @@ def test_kernels_that_run_forward_and_backward_are_not_spliced(place: Path, tmp_
         applied(place, tmp_path, other)
 
 
+@pytest.mark.slow
 def test_weights_of_another_kind_are_told(place: Path, tmp_path: Path) -> None:
     other = bundle(place, tmp_path)
     with pytest.raises(CannotApply, match=r"has no submodule 'blocks\.7'; it has"):

@@ -27,6 +27,7 @@ from tests.rl.training.world import (
 )
 
 
+@pytest.mark.slow
 def test_evaluators_that_die_in_mid_step_stop_training_which_goes_on_as_if_nothing_had_been(
     trained: Path, whole_run: Path
 ) -> None:
