@@ -111,7 +111,7 @@ class Expected:
         fills: the reference's values that are large constants and say nothing about a row's scale.
         judged: ``everywhere``; ``where_finite``: only elements for which both the reference and the oracle give
             numbers; ``finiteness``: that these are numbers, and right ones in rows that the tier's rounding hardly
-            touches.
+            touches; ``finiteness_alone``: that these are numbers.
     """
 
     dtype: str

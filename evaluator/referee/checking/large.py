@@ -223,7 +223,7 @@ class _Comparison:
         self._findings = findings
         self._name = name
         self._signs = signs
-        self._judged = judged(shape, name, signs=signs)
+        self._judged = judged(shape.precision, name, signs=signs)
         self._places = batched(shape)
         self._whole: Case | None = None
 
