@@ -106,9 +106,9 @@ class Background:
         if self._description.get("device_name"):
             return str(self._description["device_name"])
         for candidate in self._store.candidates():
-            environment = (self._store.verdict(candidate.sha256, "screen") or {}).get("environment") or {}
-            if environment.get("device_name"):
-                return str(environment["device_name"])
+            verdict = self._store.verdict(candidate.sha256, "screen")
+            if verdict is not None and verdict.environment.get("device_name"):
+                return str(verdict.environment["device_name"])
         return ""
 
     def _features(self) -> Features:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agent.judging import JobStopped
 from evaluator.errors import RefereeLost
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -96,20 +97,20 @@ class TimedReferee:
         """See `Referee.describe`."""
         return self.run("describing the task", lambda: self._referee.describe(task, **options))
 
-    def evaluate(self, task: TaskSource, candidate: CandidateSource, **options: Any) -> dict[str, Any]:
+    def evaluate(self, task: TaskSource, candidate: CandidateSource, **options: Any) -> Verdict:
         """See `Referee.evaluate`. Where seconds are kept, a candidate that would use them is stopped before that."""
         what = f"judging {candidate.label} at {' and '.join(options['splits'])} shapes"
         if self._may_take_s() is None:
             return self._referee.evaluate(task, candidate, **options)
 
-        def work() -> dict[str, Any]:
+        def work() -> Verdict:
             deadline_s = min(_EVALUATION_S, self._may_take_s() or 0.0)
             if deadline_s <= 0:
                 raise self._late(f"left out: {what}")
             return self._referee.evaluate(task, candidate, deadline_s=deadline_s, **options)
 
         verdict = self.run(what, work)
-        if verdict["verdict"] in ("timeout", "not_judged") and not self._may_take_s():
+        if verdict.verdict in ("timeout", "not_judged") and not self._may_take_s():
             raise self._late(f"cut off: {what}")  # it was the budget's time that it did not have
         return verdict
 

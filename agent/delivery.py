@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from agent.portfolio.ranking import RANKING_STEPS, last_ranking, ranking
 from agent.providers.account import account
 from agent.spec import JobSpec
 from agent.store import PLAN_STEPS, JobStore
-from evaluator.verdict import by_size, ran_no_kernel
+from evaluator.verdict import Summary, Verdict, by_size, ran_no_kernel
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -47,14 +47,14 @@ class Delivery:
         reason: one sentence.
         winner_sha256: the candidate inside optimized.py.
         bundle_path: the zip; None when there is none.
-        summary: the held-out summary.
+        summary: the held-out summary; None where there is none.
     """
 
     verdict_word: str | None
     reason: str
     winner_sha256: str | None = None
     bundle_path: Path | None = None
-    summary: dict[str, Any] = field(default_factory=dict)
+    summary: Summary | None = None
 
 
 def deliver(
@@ -94,10 +94,10 @@ def deliver(
         delivered = Candidate(plan["source"], plan["origin"], "optimized.py", winner_sha256, plan["decision"])
         store.add_candidate(delivered)
         screened = judge_phase(spec, store, referee, delivered, "screen", ("adversarial",))
-        if screened["verdict"] == "accepted":
+        if screened.verdict == "accepted":
             return _finish(spec, store, referee, description, plan, delivered, out_dir)
-        reason = f"optimized.py was not accepted: {screened['verdict']}: {screened.get('reason', '')}"
-        if screened["verdict"] == "not_judged":
+        reason = f"optimized.py was not accepted: {screened.verdict}: {screened.reason}"
+        if screened.verdict == "not_judged":
             return Delivery("not_judged", reason, winner_sha256)
         nothing = Delivery(None, reason)
         if len(plan["members"]) > 1:
@@ -162,7 +162,7 @@ def _assembled(
     """
     call = read_call(spec.task.source)
     places = input_places(call, internal_places(call, description.get("dims") or {}))
-    timed = {dims_key(row["dims"]): row["dims"] for entry in entries for row in timed_rows(entry.verdict)}
+    timed = {dims_key(row.dims): row.dims for entry in entries for row in timed_rows(entry.verdict)}
     shapes = spec.shapes or description.get("shapes") or {}
     known = [dims for split in ("visible", "validation") for dims in shapes.get(split) or []]
     domain = probe_domain(spec.task, description, [*known, *timed.values()], places, referee)
@@ -177,7 +177,7 @@ def _assembled(
             return None, ""
         members = [member.candidate for member in portfolio.delivered]
         try:
-            where = portfolio.winner.verdict.get("environment")
+            where = portfolio.winner.verdict.environment
             text = assemble(
                 spec.task.name,
                 spec.task.source,
@@ -226,21 +226,21 @@ def _finish(
             return Delivery(NO_IMPROVEMENT, f"no improvement: {reason}")
         path = _bundle(spec, store, description, plan, delivered, reason, out_dir)
         return Delivery("accepted", reason, winner_sha256, path)
-    summary = dict(verdict.get("summary") or {})
-    screen = store.verdict(winner_sha256, "screen") or {}
-    visible = ((screen.get("summary") or {}).get("by_split") or {}).get("visible") or {}
-    if visible.get("geomean_speedup") and summary.get("geomean_speedup"):
-        summary["overfit_index"] = visible["geomean_speedup"] / summary["geomean_speedup"]
+    summary = verdict.summary
+    screen, validation = (store.verdict(winner_sha256, phase) for phase in ("screen", "validation"))
+    visible = screen.summary.by_split.get("visible", {}).get("geomean_speedup") if screen else None
+    if visible and summary.geomean_speedup:
+        summary = replace(summary, overfit_index=visible / summary.geomean_speedup)
     # Held-out shapes are others than the user's own; at these the winner was measured when it was chosen.
-    validation = (store.verdict(winner_sha256, "validation") or {}).get("summary") or {}
-    weighed = [figures for figures in (summary.get("traffic"), validation.get("traffic")) if figures]
-    summary["traffic"] = max(weighed, key=lambda figures: figures["share"], default=None)
-    if verdict["verdict"] != "accepted":
-        reason = f"optimized.py failed on held-out shapes: {verdict['verdict']}: {verdict.get('reason', '')}"
-        return Delivery(verdict["verdict"], reason, winner_sha256, None, summary)
+    weighed = [
+        one.summary.traffic for one in (verdict, validation) if one is not None and one.summary.traffic
+    ]
+    summary = replace(summary, traffic=max(weighed, key=lambda figures: figures["share"], default=None))
+    if verdict.verdict != "accepted":
+        reason = f"optimized.py failed on held-out shapes: {verdict.verdict}: {verdict.reason}"
+        return Delivery(verdict.verdict, reason, winner_sha256, None, summary)
     reason = _sentence(_members(store, plan)[0], plan, summary, verdict)
-    rows = verdict.get("shapes") or ()
-    if ran_no_kernel(verdict) and not any(row.get("decision") == "faster" for row in rows):
+    if ran_no_kernel(verdict) and not any(row.decision == "faster" for row in verdict.shapes):
         why = "no improvement: optimized.py ran the reference and none of its kernels at every held-out shape that was watched"
         return Delivery(NO_IMPROVEMENT, f"{why}; {reason}", summary=summary)
     if not is_improvement(summary):
@@ -284,15 +284,15 @@ def _bundle(
     return write_bundle(contents, out_dir)
 
 
-def _verdicts(store: JobStore, candidates: Sequence[Candidate]) -> tuple[dict[str, Any], ...]:
+def _verdicts(store: JobStore, candidates: Sequence[Candidate]) -> tuple[tuple[str, Verdict], ...]:
     """Every verdict of the given candidates, each with its phase."""
-    found = []
+    found: list[tuple[str, Verdict]] = []
     for candidate in candidates:
         for phase in ("screen", "validation", "held_out"):
             verdict = store.verdict(candidate.sha256, phase)
             if verdict is not None:
-                found.append({"phase": phase, **verdict})
-        found += [{"phase": "further", **one["verdict"]} for one in further_verdicts(store, candidate.sha256)]
+                found.append((phase, verdict))
+        found += [("further", one.verdict) for one in further_verdicts(store, candidate.sha256)]
     return tuple(found)
 
 
@@ -305,18 +305,18 @@ def _leaderboard(store: JobStore, delivered: Candidate) -> list[dict[str, Any]]:
         if screen is None or candidate.sha256 == delivered.sha256:
             continue
         last = store.verdict(candidate.sha256, "validation") or screen
-        summary = last.get("summary") or {}
+        summary = last.summary
         ranked = chosen.get(candidate.sha256, {})
         rows.append(
             {
                 "sha256": candidate.sha256,
                 "label": candidate.label,
                 "origin": candidate.origin,
-                "verdict": last["verdict"],
-                "reason": last.get("reason", ""),
-                "geomean_speedup": ranked.get("geomean_speedup", summary.get("geomean_speedup")),
-                "ci95": ranked.get("ci95", summary.get("geomean_ci95")),
-                "traffic_speedup": (summary.get("traffic") or {}).get("geomean_speedup"),
+                "verdict": last.verdict,
+                "reason": last.reason,
+                "geomean_speedup": ranked.get("geomean_speedup", summary.geomean_speedup),
+                "ci95": ranked.get("ci95", summary.geomean_ci95),
+                "traffic_speedup": (summary.traffic or {}).get("geomean_speedup"),
                 "ranked": ranked or None,
             }
         )
@@ -329,32 +329,32 @@ def _leaderboard(store: JobStore, delivered: Candidate) -> list[dict[str, Any]]:
     )
 
 
-def is_improvement(summary: Mapping[str, Any]) -> bool:
+def is_improvement(summary: Summary) -> bool:
     """Whether a held-out summary allows to deliver: its headline, and the user's own traffic where that is known, at 1.0x or above."""
-    headline = summary.get("geomean_speedup")
-    by_traffic = (summary.get("traffic") or {}).get("geomean_speedup", 1.0)
+    headline = summary.geomean_speedup
+    by_traffic: float = (summary.traffic or {}).get("geomean_speedup", 1.0)
     return headline is not None and headline >= 1.0 and by_traffic >= 1.0
 
 
 def _sentence(
     winner: Candidate,
     plan: Mapping[str, Any],
-    summary: Mapping[str, Any],
-    verdict: Mapping[str, Any],
+    summary: Summary,
+    verdict: Verdict,
     split: str = "held-out",
 ) -> str:
     """What the held-out shapes, and they alone, say of optimized.py."""
     what = f"optimized.py ({winner.label}, origin {winner.origin})"
-    speed = summary.get("geomean_speedup")
+    speed = summary.geomean_speedup
     if speed is None:
         return f"{what} was accepted, and its speed was not measured"
-    ci95 = summary.get("geomean_ci95")
+    ci95 = summary.geomean_ci95
     interval = f" [{ci95[0]:.2f}, {ci95[1]:.2f}]" if ci95 else ""
-    count = summary.get("shapes") or sum(bool(row.get("timed")) for row in verdict.get("shapes") or [])
+    count = summary.shapes or sum(row.timed for row in verdict.shapes)
     text = f"{what}: {speed:.2f}x{interval} against the best baseline over {count} {split} shapes"
-    if strata := by_size(summary):
+    if strata := by_size(summary.by_stratum):
         text += f" ({strata})"
-    traffic = summary.get("traffic")
+    traffic = summary.traffic
     if traffic:
         text += (
             f"; {traffic['geomean_speedup']:.2f}x weighted over {traffic['shapes']} of your own shapes "
@@ -370,7 +370,8 @@ def _sentence(
 def _sentence_by_validation(store: JobStore, plan: Mapping[str, Any], why: str) -> str:
     """The same where nothing was judged at held-out shapes: what its first member reached where it was chosen."""
     winner = _members(store, plan)[0]
-    validation = store.verdict(winner.sha256, "validation") or {}
-    summary = {**(validation.get("summary") or {}), "traffic": None}
+    validation = store.verdict(winner.sha256, "validation")
+    assert validation is not None  # it was chosen by it
+    summary = replace(validation.summary, traffic=None)
     text = _sentence(winner, plan, summary, validation, "validation")
     return f"{text}; not measured at held-out shapes: {why}"

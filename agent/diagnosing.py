@@ -15,6 +15,7 @@ from agent.spec import JobSpec
 from agent.store import JobStore
 from evaluator.client import Referee
 from evaluator.errors import EvaluatorError, RefereeLost
+from evaluator.verdict import Verdict
 
 PROFILE_STEP = "profile"
 DESCRIBE_STEP = "describe"
@@ -52,7 +53,7 @@ def diagnose(spec: JobSpec, store: JobStore, referee: Referee, profile: Profiles
     store.event("task.profiled", {**told, "ceilings": dict(found.get("ceilings") or {})})
 
 
-def roofline_share(store: JobStore, screen: Mapping[str, Any] | None) -> float | None:
+def roofline_share(store: JobStore, screen: Verdict | None) -> float | None:
     """How near a candidate is to the roofline: the least time that the device's ceilings allow over its own.
 
     Both are known at the task's default sizes alone: the profile is made there, and every screen times them. 1 is the roofline.
@@ -67,18 +68,13 @@ def roofline_share(store: JobStore, screen: Mapping[str, Any] | None) -> float |
     return share_of_roofline(store.step(PROFILE_STEP), store.step(DESCRIBE_STEP), screen)
 
 
-def share_of_roofline(profile: object, description: object, screen: Mapping[str, Any] | None) -> float | None:
+def share_of_roofline(profile: object, description: object, screen: Verdict | None) -> float | None:
     """The same from the two steps' values, for whoever has no store."""
     if screen is None or not isinstance(profile, dict) or not isinstance(description, dict):
         return None
     least_s = profile.get("least_s")
     dims = {name: dim.get("default") for name, dim in (description.get("dims") or {}).items()}
-    for row in screen.get("shapes") or []:
-        if (
-            row.get("timed")
-            and row.get("candidate_us")
-            and row.get("split") == "visible"
-            and row["dims"] == dims
-        ):
-            return float(least_s) * 1e6 / float(row["candidate_us"]) if least_s else None
+    for row in screen.shapes:
+        if row.timed and row.candidate_us and row.split == "visible" and row.dims == dims:
+            return float(least_s) * 1e6 / row.candidate_us if least_s else None
     return None

@@ -48,6 +48,7 @@ from agent.strategy import starting
 from agent.strategy.graph_variants import graph_variant
 from evaluator.errors import RefereeLost
 from evaluator.shapes.inference.declaring import told
+from evaluator.verdict import Verdict
 
 if TYPE_CHECKING:
     from agent.memory.entries import Memory
@@ -119,7 +120,7 @@ class _Job:
         self.out_dir = out_dir
         self.memory = memory
         self.profile: Profiles = lambda text: timed.run("profiling the reference", lambda: profile(text))
-        self._outlines: dict[tuple[str, str], dict[str, Any]] = {}
+        self._outlines: dict[tuple[str, str], Verdict] = {}
         self.leader = ""
         self.cut_off = ""
         self.accepted = False
@@ -282,21 +283,19 @@ class _Job:
             self._judge(variant)
         return True
 
-    def _tell_first(self, candidate: Candidate, verdict: dict[str, Any]) -> None:
+    def _tell_first(self, candidate: Candidate, verdict: Verdict) -> None:
         """Tell of the job's first accepted candidate at once; validation, which may reject it yet, comes after."""
         if self.accepted or self._entries(self._outline):
             return
         self.accepted = True
-        summary = verdict.get("summary") or {}
-        self._tell_best(
-            candidate, summary.get("geomean_speedup"), summary.get("geomean_ci95"), provisional=True
-        )
+        summary = verdict.summary
+        self._tell_best(candidate, summary.geomean_speedup, summary.geomean_ci95, provisional=True)
 
     def _tell_leader(self) -> None:
         ranked = rank(self._entries(self._outline))
         if ranked and ranked[0].candidate.sha256 != self.leader:
             self.leader = ranked[0].candidate.sha256
-            interval = ranked[0].verdict["summary"].get("geomean_ci95")
+            interval = ranked[0].verdict.summary.geomean_ci95
             self._tell_best(ranked[0].candidate, ranked[0].geomean, interval, provisional=False)
 
     def _tell_best(
@@ -313,18 +312,18 @@ class _Job:
         }
         self.store.event("portfolio.changed", data)
 
-    def _outline(self, sha256: str, phase: str) -> dict[str, Any] | None:
+    def _outline(self, sha256: str, phase: str) -> Verdict | None:
         """What is asked of every verdict at every step. A stored verdict never changes, so it is read once."""
         known = self._outlines.get((sha256, phase))
         if known is None:
             verdict = self.store.verdict(sha256, phase)
             if verdict is None:
                 return None
-            known = {name: verdict.get(name) for name in ("verdict", "summary", "elapsed_s")}
+            known = replace(verdict, shapes=())
             self._outlines[sha256, phase] = known
         return known
 
-    def _entries(self, read: Callable[[str, str], dict[str, Any] | None] | None = None) -> list[Entry]:
+    def _entries(self, read: Callable[[str, str], Verdict | None] | None = None) -> list[Entry]:
         """Accepted and validated candidates. Delivered files are not among them: they never get a validation.
 
         With outlines as their verdicts they can be ranked, not delivered.
@@ -336,9 +335,9 @@ class _Job:
             if candidate.sha256 in rejected:
                 continue
             verdict = (read or self.store.verdict)(candidate.sha256, "validation")
-            if verdict is None or verdict["verdict"] != "accepted":
+            if verdict is None or verdict.verdict != "accepted":
                 continue
-            if (verdict.get("summary") or {}).get("geomean_speedup"):
+            if verdict.summary.geomean_speedup:
                 entry = Entry(candidate, order, verdict, relative_joules=joules.get(candidate.sha256))
                 if read is None:
                     entries += with_further(entry, further_verdicts(self.store, candidate.sha256))
@@ -388,9 +387,9 @@ class _Job:
         """Seconds that judging the delivered file takes, roughly, and one more screening; 0 while there is nothing to deliver."""
         took: list[tuple[float, float]] = []
         for entry in self._entries(self._outline):
-            screen = self._outline(entry.candidate.sha256, "screen") or {}
-            screen_s = float(screen.get("elapsed_s") or 0.0)
-            took.append((screen_s + float(entry.verdict.get("elapsed_s") or 0.0), screen_s))
+            screen = self._outline(entry.candidate.sha256, "screen")
+            screen_s = screen.elapsed_s if screen is not None else 0.0
+            took.append((screen_s + entry.verdict.elapsed_s, screen_s))
         longest_s, screen_s = max(took, default=(0.0, 0.0))
         return _FINAL_JUDGINGS * longest_s, screen_s
 
@@ -400,12 +399,10 @@ class _Job:
         for candidate in self.store.candidates():
             for phase in ("screen", "validation"):
                 verdict = self._outline(candidate.sha256, phase)
-                total += float((verdict or {}).get("elapsed_s") or 0.0)
+                total += verdict.elapsed_s if verdict is not None else 0.0
             found = self.store.step(f"{ENERGY_STEPS}{candidate.sha256}")
             total += float((found.get("elapsed_s") if isinstance(found, dict) else None) or 0.0)
-        return total + sum(
-            float(one["verdict"].get("elapsed_s") or 0.0) for one in further_verdicts(self.store)
-        )
+        return total + sum(one.verdict.elapsed_s for one in further_verdicts(self.store))
 
     def _outcome(self, delivery: Delivery) -> JobOutcome:
         return JobOutcome(
@@ -433,7 +430,7 @@ class _Job:
         return told
 
 
-def _speedup(verdict: dict[str, Any] | None) -> float | None:
-    if verdict is None or verdict["verdict"] != "accepted":
+def _speedup(verdict: Verdict | None) -> float | None:
+    if verdict is None or verdict.verdict != "accepted":
         return None
-    return (verdict.get("summary") or {}).get("geomean_speedup")
+    return verdict.summary.geomean_speedup

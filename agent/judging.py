@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
@@ -13,7 +14,7 @@ from agent.spec import JobSpec
 from agent.store import JobStore
 from evaluator.errors import EvaluatorError, RefereeLost, SandboxUnavailable
 from evaluator.sources import CandidateSource, TaskSource
-from evaluator.verdict import NO_ROOM
+from evaluator.verdict import NO_ROOM, Verdict, as_json, from_json, without_measurement
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -44,10 +45,10 @@ def judge_candidate(
     store: JobStore,
     referee: Referee,
     candidate: Candidate,
-    screened: Callable[[dict[str, Any]], None] = lambda _: None,
+    screened: Callable[[Verdict], None] = lambda _: None,
     *,
     may_put_off: bool = False,
-) -> dict[str, Any]:
+) -> Verdict:
     """Screen a candidate and, if it is accepted, validate it; skips what the store already has.
 
     Args:
@@ -65,7 +66,7 @@ def judge_candidate(
         JobStopped: if the job was asked to stop; nothing is stored for the phase that ran.
     """
     verdict = judge_phase(spec, store, referee, candidate, "screen", may_put_off=may_put_off)
-    if verdict["verdict"] == "accepted":
+    if verdict.verdict == "accepted":
         screened(verdict)
         verdict = judge_phase(spec, store, referee, candidate, "validation", may_put_off=may_put_off)
     return verdict
@@ -80,7 +81,7 @@ def judge_phase(
     splits: tuple[str, ...] | None = None,
     *,
     may_put_off: bool = False,
-) -> dict[str, Any]:
+) -> Verdict:
     """One phase of `judge_candidate`; also what judges optimized.py on the held-out shapes.
 
     `splits` narrows the phase: the delivered file is screened on adversarial shapes alone, since its members' speed at
@@ -99,22 +100,21 @@ def judge_phase(
     if known is not None:
         return known
     verdict = _evaluate(spec, store, referee, candidate, phase, splits)
-    if verdict["verdict"] == "not_judged":  # lost referee, noisy machine, sick device: worth one more try
+    if verdict.verdict == "not_judged":  # lost referee, noisy machine, sick device: worth one more try
         raise_if_stopped(store)
         step = f"{PUT_OFF_STEPS}{candidate.sha256}/{phase}"
         if may_put_off and short_of_memory(verdict) and store.step(step) is None:
-            reason = f"{verdict['reason']}; it is judged again before the job ends"
-            store.finish_step(step, verdict)
+            reason = f"{verdict.reason}; it is judged again before the job ends"
+            store.finish_step(step, as_json(verdict))
             store.event("candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": reason})
             return verdict
         store.event(
-            "candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": verdict["reason"]}
+            "candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": verdict.reason}
         )
         restart_referee(referee)
         verdict = _evaluate(spec, store, referee, candidate, phase, splits)
     if not store.add_verdict(candidate.sha256, phase, verdict):
         return store.verdict(candidate.sha256, phase) or verdict
-    summary = verdict.get("summary") or {}
     store.event(
         "candidate.judged",
         {
@@ -122,11 +122,11 @@ def judge_phase(
             "label": candidate.label,
             "origin": candidate.origin,
             "phase": phase,
-            "verdict": verdict["verdict"],
-            "reason": verdict.get("reason", ""),
-            "geomean_speedup": summary.get("geomean_speedup"),
-            "ci95": summary.get("geomean_ci95"),
-            "elapsed_s": verdict.get("elapsed_s"),
+            "verdict": verdict.verdict,
+            "reason": verdict.reason,
+            "geomean_speedup": verdict.summary.geomean_speedup,
+            "ci95": verdict.summary.geomean_ci95,
+            "elapsed_s": verdict.elapsed_s,
         },
     )
     return verdict
@@ -146,18 +146,24 @@ def settle_put_off(store: JobStore) -> None:
     for step, verdict in store.steps(PUT_OFF_STEPS).items():
         sha256, phase = step.removeprefix(PUT_OFF_STEPS).split("/")
         if isinstance(verdict, dict) and store.verdict(sha256, phase) is None:
-            store.add_verdict(sha256, phase, verdict)
+            store.add_verdict(sha256, phase, from_json(verdict))
 
 
-def short_of_memory(verdict: Mapping[str, Any]) -> bool:
+def short_of_memory(verdict: Verdict) -> bool:
     """Whether a `not_judged` is for want of memory, which others may have given back later."""
-    rules = {finding.get("rule") for finding in verdict.get("findings") or []}
-    return verdict["verdict"] == "not_judged" and (
-        NO_ROOM in rules or "memory" in str(verdict.get("reason")).lower()
-    )
+    rules = {finding.rule for finding in verdict.findings}
+    return verdict.verdict == "not_judged" and (NO_ROOM in rules or "memory" in verdict.reason.lower())
 
 
 FURTHER_STEPS = "timed/"
+
+
+@dataclass(frozen=True)
+class Further:
+    """What `judge_further` stored: the shapes that were asked for, and the verdict there."""
+
+    asked: list[dict[str, Any]]
+    verdict: Verdict
 
 
 def judge_further(
@@ -178,18 +184,19 @@ def judge_further(
     number = len(further_verdicts(store, candidate.sha256))
     listed = [dict(dims) for dims in shapes]
     verdict = _evaluate(spec, store, referee, candidate, "validation", None, {"validation": listed})
-    if verdict["verdict"] == "not_judged":
+    if verdict.verdict == "not_judged":
         raise_if_stopped(store)
         restart_referee(referee)
-    value = {"asked": listed, "verdict": verdict}
+    value = {"asked": listed, "verdict": as_json(verdict)}
     store.finish_step(f"{FURTHER_STEPS}{candidate.sha256}/{number:03}", value)
 
 
-def further_verdicts(store: JobStore, sha256: str = "") -> list[dict[str, Any]]:
-    """What `judge_further` stored for a candidate, or for all: where it was `asked` and the `verdict`, in order."""
+def further_verdicts(store: JobStore, sha256: str = "") -> list[Further]:
+    """What `judge_further` stored for a candidate, or for all, in order."""
     prefix = f"{FURTHER_STEPS}{sha256}/" if sha256 else FURTHER_STEPS
     found = store.steps(prefix)
-    return [value for _, value in sorted(found.items()) if isinstance(value, dict)]
+    values = (value for _, value in sorted(found.items()) if isinstance(value, dict))
+    return [Further(value["asked"], from_json(value["verdict"])) for value in values]
 
 
 ENERGY_STEPS = "energy/"
@@ -206,23 +213,22 @@ def judge_energy(spec: JobSpec, store: JobStore, referee: Referee, candidate: Ca
     if store.step(step) is not None:
         return
     verdict = _evaluate(spec, store, referee, candidate, "validation", None, energy=True)
-    if verdict["verdict"] == "not_judged":
+    if verdict.verdict == "not_judged":
         raise_if_stopped(store)
         restart_referee(referee)
     measured = {
-        dims_key(row["dims"]): row["energy"]
-        for row in verdict.get("shapes") or []
-        if (row.get("energy") or {}).get("candidate")
+        dims_key(row.dims): row.energy
+        for row in verdict.shapes
+        if row.energy is not None and row.energy.get("candidate")
     }
     # By quads of windows in turn, where whole sums would show what the device did meanwhile.
     ratios = {key: 1 / float(one["ratio"]) for key, one in measured.items()}
     value = {
-        "verdict": verdict["verdict"],
+        "verdict": verdict.verdict,
         "ratios": ratios,
-        "why_not": (verdict.get("energy") or {}).get("why_not")
-        or ("" if ratios else verdict.get("reason", "")),
+        "why_not": (verdict.energy or {}).get("why_not") or ("" if ratios else verdict.reason),
         "energy": list(measured.values()),
-        "elapsed_s": verdict.get("elapsed_s"),
+        "elapsed_s": verdict.elapsed_s,
     }
     store.finish_step(step, value)
     known = statistics.geometric_mean(ratios.values()) if ratios else None
@@ -294,14 +300,14 @@ def _evaluate(
     narrowed: tuple[str, ...] | None,
     given: dict[str, list[dict[str, Any]]] | None = None,
     energy: bool = False,
-) -> dict[str, Any]:
+) -> Verdict:
     splits, effort = PHASES[phase]
     splits, effort = narrowed or splits, "confirm" if energy else effort
     shapes = given
     if given is None and spec.shapes is not None:
         shapes = {split: spec.shapes[split] for split in splits if split in spec.shapes}
     if phase == "held_out":  # what the choice was made by is not held out
-        every = [dims for further in further_verdicts(store) for dims in further["asked"]]
+        every = [dims for further in further_verdicts(store) for dims in further.asked]
         asked = list({dims_key(dims): dims for dims in every}.values())
         shapes = {**(shapes or {}), "validation": asked} if asked else shapes
     what = {"sha256": candidate.sha256, "label": candidate.label, "origin": candidate.origin, "phase": phase}
@@ -350,19 +356,14 @@ def restart_referee(referee: Referee) -> None:
         restart()
 
 
-def _not_judged(spec: JobSpec, candidate: Candidate, phase: str, reason: str) -> dict[str, Any]:
+def _not_judged(spec: JobSpec, candidate: Candidate, phase: str, reason: str) -> Verdict:
     splits, effort = PHASES[phase]
-    return {
-        "schema": "kernelwright.verdict/1",
-        "verdict": "not_judged",
-        "reason": reason,
-        "findings": [],
-        "task": {"name": spec.task.name, "sha256": spec.task.sha256},
-        "candidate": {"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label},
-        "effort": effort,
-        "splits": list(splits),
-        "environment": {},
-        "shapes": [],
-        "summary": {},
-        "elapsed_s": 0.0,
-    }
+    return without_measurement(
+        "not_judged",
+        reason,
+        task={"name": spec.task.name, "sha256": spec.task.sha256},
+        candidate={"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label},
+        effort=effort,
+        splits=splits,
+        environment={},
+    )

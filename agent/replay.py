@@ -25,6 +25,7 @@ from agent.store import PLAN_STEPS, JobStore
 from agent.strategy.finishing import Finisher
 from agent.strategy.graph_variants import graph_variant
 from evaluator.client import ToolResult
+from evaluator.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -167,10 +168,10 @@ class _Memory:
     def add_candidate(self, candidate: Candidate) -> bool:
         return False
 
-    def verdict(self, sha256: str, phase: str) -> dict[str, Any] | None:
+    def verdict(self, sha256: str, phase: str) -> Verdict | None:
         return self._recorded.verdict(sha256, phase)
 
-    def add_verdict(self, sha256: str, phase: str, verdict: dict[str, Any]) -> bool:
+    def add_verdict(self, sha256: str, phase: str, verdict: Verdict) -> bool:
         return False
 
     def step(self, name: str) -> object | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent.strategy_settings import Strategy
+from evaluator.verdict import Summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,7 +160,7 @@ class JobOutcome:
         reason: one sentence for people.
         winner_sha256: the candidate that optimized.py was built around.
         bundle_path: the zip, when there is one.
-        summary: the held-out summary of optimized.py, empty if there is none.
+        summary: the held-out summary of optimized.py, None if there is none.
 
     Raises:
         ValueError: if a job is said to have succeeded with a headline below 1.0x.
@@ -170,9 +171,9 @@ class JobOutcome:
     reason: str
     winner_sha256: str | None = None
     bundle_path: Path | None = None
-    summary: dict[str, Any] = field(default_factory=dict)
+    summary: Summary | None = None
 
     def __post_init__(self) -> None:
-        headline = self.summary.get("geomean_speedup")
+        headline = self.summary.geomean_speedup if self.summary else None
         if self.state == "succeeded" and headline is not None and headline < 1.0:
             raise ValueError(f"a job does not succeed with {headline:.2f}x of the best baseline's speed")

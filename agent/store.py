@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from agent.candidates import Candidate
+from evaluator.verdict import Verdict
 
 PHASES = ("screen", "validation", "held_out")
 #: Steps that hold what a delivered file is made of, one for each file that was tried; the last one counts.
@@ -27,11 +28,11 @@ class JobStore(Protocol):
         """Add a candidate; False, changing nothing, when one with the same sha256 is already there."""
         ...
 
-    def verdict(self, sha256: str, phase: str) -> dict[str, Any] | None:
+    def verdict(self, sha256: str, phase: str) -> Verdict | None:
         """The stored verdict of a candidate in one of `PHASES`, or None."""
         ...
 
-    def add_verdict(self, sha256: str, phase: str, verdict: dict[str, Any]) -> bool:
+    def add_verdict(self, sha256: str, phase: str, verdict: Verdict) -> bool:
         """Store a verdict; False, changing nothing, when that phase already has one: a verdict is never stored twice."""
         ...
 

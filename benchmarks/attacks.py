@@ -77,19 +77,19 @@ def judge(core: RefereeCore, path: Path) -> dict[str, Any]:
         deadline_s=_DEADLINES_S.get(path.stem, 90.0),
     )
     verdict = core.evaluate(request, quiet)
-    rules = [finding["rule"] for finding in verdict["findings"]]
-    geomean = verdict["summary"]["geomean_speedup"]
+    rules = [finding.rule for finding in verdict.findings]
+    geomean = verdict.summary.geomean_speedup
     gains = "\n# gains: nothing\n" in source and geomean is not None and geomean > LIMIT
     return {
         "name": path.stem,
         "expected": words,
         "finding": rule,
-        "verdict": verdict["verdict"],
+        "verdict": verdict.verdict,
         "findings": rules,
         "geomean_speedup": geomean,
-        "reason": verdict["reason"],
-        "detail": verdict["detail"].replace(f"{ROOT}/", "")[-600:],
-        "as_announced": verdict["verdict"] in words and (rule is None or rule in rules) and not gains,
+        "reason": verdict.reason,
+        "detail": verdict.detail.replace(f"{ROOT}/", "")[-600:],
+        "as_announced": verdict.verdict in words and (rule is None or rule in rules) and not gains,
         "elapsed_s": time.monotonic() - started,
     }
 
@@ -97,7 +97,7 @@ def judge(core: RefereeCore, path: Path) -> dict[str, Any]:
 def honest(core: RefereeCore) -> str:
     """The verdict of an honest candidate at one small shape."""
     request = Request(TASK, CandidateSource(_HONEST, "human", "honest"), shapes=_FIRST)
-    return str(core.evaluate(request, quiet)["verdict"])
+    return core.evaluate(request, quiet).verdict
 
 
 def main(

@@ -50,14 +50,14 @@ def judge(core: RefereeCore, entry: corpus.Entry) -> dict[str, Any]:
     started = time.monotonic()
     request = Request(corpus.task(entry.task), entry.candidate, "screen", SPLITS, deadline_s=300.0)
     verdict = core.evaluate(request, seen)
-    rules = [f["rule"] for f in verdict["findings"] if f["severity"] in ("error", "cheat")]
+    rules = [f.rule for f in verdict.findings if f.severity in ("error", "cheat")]
     return {
-        "caught": verdict["verdict"] not in ("accepted", "not_judged", "task_rejected"),
-        "verdict": verdict["verdict"],
-        "finding": rules[-1] if rules else verdict["verdict"],
+        "caught": verdict.verdict not in ("accepted", "not_judged", "task_rejected"),
+        "verdict": verdict.verdict,
+        "finding": rules[-1] if rules else verdict.verdict,
         "shapes": seen.shapes,
         "timed": seen.stage not in ("compile", "correctness"),
-        "reason": verdict["reason"],
+        "reason": verdict.reason,
         "elapsed_s": time.monotonic() - started,
     }
 

@@ -40,16 +40,12 @@ def judge(core: RefereeCore, entry: corpus.Entry, splits: tuple[str, ...]) -> di
         "task": entry.task,
         "style": entry.kind,
         "language": entry.language,
-        "verdict": verdict["verdict"],
-        "reason": verdict["reason"],
-        "detail": verdict["detail"].replace(f"{ROOT}/", "")[-1000:]
-        if verdict["verdict"] != "accepted"
-        else "",
-        "findings": [finding["rule"] for finding in verdict["findings"]],
-        "worst_error_over_bound": max(
-            (shape["error"]["max_ratio"] for shape in verdict["shapes"]), default=None
-        ),
-        "geomean_speedup": verdict["summary"]["geomean_speedup"],
+        "verdict": verdict.verdict,
+        "reason": verdict.reason,
+        "detail": verdict.detail.replace(f"{ROOT}/", "")[-1000:] if verdict.verdict != "accepted" else "",
+        "findings": [finding.rule for finding in verdict.findings],
+        "worst_error_over_bound": max((shape.error["max_ratio"] for shape in verdict.shapes), default=None),
+        "geomean_speedup": verdict.summary.geomean_speedup,
         "elapsed_s": time.monotonic() - started,
     }
 

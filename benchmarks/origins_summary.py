@@ -22,6 +22,7 @@ from rich.table import Table
 
 from agent.providers.account import account
 from evaluator.timing.statistics import t975
+from evaluator.verdict import ShapeResult, Verdict
 
 if TYPE_CHECKING:
     from agent.candidates import Candidate
@@ -52,9 +53,9 @@ def row_of(task: str, origin: str, outcome: JobOutcome, store: FolderStore) -> d
     }
     # The file that is delivered is one of the candidates again.
     proposed = [one for one in candidates if one.label != "optimized.py" and one.sha256 in judged["screen"]]
-    words = Counter(_last(one, judged)["verdict"] for one in proposed)
+    words = Counter(_last(one, judged).verdict for one in proposed)
     verdicts = [verdict for phase in judged.values() for verdict in phase.values()]
-    held_out = next(iter(judged["held_out"].values()), {})
+    held_out = next(iter(judged["held_out"].values()), None)
     plans = [step for step in store.steps("optimized/").values() if isinstance(step, dict)]
     spent = account(store).get("spent", {})
     budget = store.step("budget")
@@ -69,8 +70,8 @@ def row_of(task: str, origin: str, outcome: JobOutcome, store: FolderStore) -> d
             {
                 "label": one.label,
                 "sha256": one.sha256,
-                "verdict": _last(one, judged)["verdict"],
-                "reason": _last(one, judged).get("reason", ""),
+                "verdict": _last(one, judged).verdict,
+                "reason": _last(one, judged).reason,
                 "validation": _figures(judged["validation"].get(one.sha256)),
             }
             for one in proposed
@@ -80,43 +81,45 @@ def row_of(task: str, origin: str, outcome: JobOutcome, store: FolderStore) -> d
         "words": dict(words),
         "decision": plans[-1]["decision"] if plans else None,
         "winner": next((one.label for one in candidates if one.sha256 == outcome.winner_sha256), None),
-        "held_out": _figures(held_out) if held_out.get("verdict") == "accepted" else None,
-        "shapes": [_shape(shape) for shape in held_out.get("shapes") or [] if shape.get("speedup")],
+        "held_out": _figures(held_out) if held_out and held_out.verdict == "accepted" else None,
+        "shapes": [_shape(shape) for shape in (held_out.shapes if held_out else ()) if shape.speedup],
         "usd": float(spent.get("usd") or 0.0),
         "tokens": int(spent.get("tokens") or 0),
         "device_s": attempts_s(store.events()),
-        "judging_s": sum(float(verdict.get("elapsed_s") or 0.0) for verdict in verdicts),
+        "judging_s": sum(verdict.elapsed_s for verdict in verdicts),
         "baselines_s": sum(map(baselines_s, verdicts)),
-        "environment": next((v["environment"] for v in [held_out, *verdicts] if v.get("environment")), {}),
+        "environment": next((v.environment for v in [held_out, *verdicts] if v and v.environment), {}),
     }
 
 
-def baselines_s(verdict: dict[str, Any]) -> float:
+def baselines_s(verdict: Verdict) -> float:
     """Seconds of a verdict that went to the task and not to its candidate; who comes second finds it done.
 
     Candidates are watched while baselines compile, and the longer of both counts as `baseline_compile`: what it takes beyond
     the watching is the least that it took.
     """
-    stages = verdict.get("stages_s") or {}
+    stages = verdict.stages_s
     compiled_s = max(stages.get("baseline_compile", 0.0) - stages.get("integrity", 0.0), 0.0)
-    return float(compiled_s + stages.get("baselines", 0.0) + stages.get("aa", 0.0))
+    return compiled_s + stages.get("baselines", 0.0) + stages.get("aa", 0.0)
 
 
-def _last(candidate: Candidate, judged: dict[str, dict[str, dict[str, Any]]]) -> dict[str, Any]:
+def _last(candidate: Candidate, judged: dict[str, dict[str, Verdict]]) -> Verdict:
     return judged["validation"].get(candidate.sha256) or judged["screen"][candidate.sha256]
 
 
-def _figures(verdict: dict[str, Any] | None) -> dict[str, Any] | None:
-    summary = (verdict or {}).get("summary") or {}
-    if not summary.get("geomean_speedup"):
+def _figures(verdict: Verdict | None) -> dict[str, Any] | None:
+    if verdict is None or not verdict.summary.geomean_speedup:
         return None
-    return {name: summary[name] for name in ("geomean_speedup", "geomean_ci95", "worst_speedup", "shapes")}
+    return {
+        name: getattr(verdict.summary, name)
+        for name in ("geomean_speedup", "geomean_ci95", "worst_speedup", "shapes")
+    }
 
 
-def _shape(shape: dict[str, Any]) -> dict[str, Any]:
-    captured = shape.get("captured") or {}
+def _shape(shape: ShapeResult) -> dict[str, Any]:
+    captured = shape.captured or {}
     kept = {name: captured[name] for name in _KEPT_CAPTURED if name in captured}
-    return {**{name: shape.get(name) for name in _KEPT}, "captured": kept or None, "least_us": None}
+    return {**{name: getattr(shape, name) for name in _KEPT}, "captured": kept or None, "least_us": None}
 
 
 def attempts_s(events: Sequence[dict[str, Any]]) -> float:

@@ -14,6 +14,7 @@ from evaluator.referee.judging.evaluation import Request
 from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import keep_to
+from evaluator.verdict import Verdict, as_json, from_json
 
 
 class OwnReferee:
@@ -69,7 +70,7 @@ class OwnReferee:
         on_progress: ProgressCallback | None = None,
         deadline_s: float | None = None,
         **fields: Any,
-    ) -> dict[str, Any]:
+    ) -> Verdict:
         """See `Referee.evaluate`."""
 
         def progress(stage: str, done: int, total: int, text: str) -> None:
@@ -77,7 +78,7 @@ class OwnReferee:
                 on_progress({"stage": stage, "done": done, "total": total, "text": text})
 
         request = Request(task, candidate, deadline_s=deadline_s or 900.0, **fields)
-        return _as_told(lambda: self.core.evaluate(request, progress))
+        return from_json(_as_told(lambda: as_json(self.core.evaluate(request, progress))))
 
     def run_tool(self, program: str, files: Mapping[str, str], **limits: Any) -> ToolResult:
         """See `Referee.run_tool`."""

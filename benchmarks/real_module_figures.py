@@ -42,7 +42,7 @@ class Bar:
 
 
 def row_of(verdict: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a verdict."""
+    """What is kept of a verdict, as JSON: lines of a batch hold them, too."""
     shapes = verdict.get("shapes") or []
     summary = verdict.get("summary") or {}
     accepted = verdict["verdict"] == "accepted"

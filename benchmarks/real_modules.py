@@ -48,6 +48,7 @@ from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.measuring import calibration, measure
 from evaluator.shapes.space import defaults
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import as_json
 
 PARTS = ("fits", "verdicts", "aa", "batch", "plain")
 KINDS = ("own", "graph", "model")
@@ -168,7 +169,7 @@ def judge(work: Work, referee: Referee, module: Module, kind: str) -> dict[str, 
                 deadline_s=ROW_S,
                 submitted=True,
             )
-        row = row_of(verdict)
+        row = row_of(as_json(verdict))
     except ProposalFailed as failure:
         work.report.content.setdefault("not_proposed", {})[f"{module.name}/{kind}"] = str(failure)[:500]
         return None

@@ -28,6 +28,7 @@ from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.measuring import calibration, measure
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.statistics import median_interval, pair_estimate
+from evaluator.verdict import Verdict
 from kernelbench_tasks import catalog
 
 
@@ -42,17 +43,17 @@ def small_shapes(count: int, seed: int) -> list[dict[str, Any]]:
     return shapes
 
 
-def stage_table(console: Console, runs: list[dict[str, Any]], shapes: int) -> dict[str, float]:
+def stage_table(console: Console, runs: list[Verdict], shapes: int) -> dict[str, float]:
     """Prints seconds per stage, the first run beside the median of the others; returns those medians."""
     warm = {
-        stage: statistics.median(run["stages_s"].get(stage, 0.0) for run in runs[1:])
-        for stage in runs[0]["stages_s"]
+        stage: statistics.median(run.stages_s.get(stage, 0.0) for run in runs[1:])
+        for stage in runs[0].stages_s
     }
     table = Table("stage", "first s", "warm s (median)", title=f"one evaluation at {shapes} shapes")
     for stage, seconds in warm.items():
-        table.add_row(stage, f"{runs[0]['stages_s'][stage]:.2f}", f"{seconds:.2f}")
-    total = statistics.median(run["elapsed_s"] for run in runs[1:])
-    table.add_row("all", f"{runs[0]['elapsed_s']:.2f}", f"{total:.2f}")
+        table.add_row(stage, f"{runs[0].stages_s[stage]:.2f}", f"{seconds:.2f}")
+    total = statistics.median(run.elapsed_s for run in runs[1:])
+    table.add_row("all", f"{runs[0].elapsed_s:.2f}", f"{total:.2f}")
     console.print(table)
     return {**warm, "all": total}
 
@@ -99,7 +100,7 @@ def second_start(
             verdict = core.evaluate(request, quiet)
         finally:
             core.close()
-        seen[kind].append({**verdict["stages_s"], "all": verdict["elapsed_s"]})
+        seen[kind].append({**verdict.stages_s, "all": verdict.elapsed_s})
     for stage in seen["remembered"][0]:
         cells = [" ".join(f"{run.get(stage, 0.0):.2f}" for run in runs) for runs in seen.values()]
         table.add_row(stage, *cells)
@@ -138,7 +139,7 @@ def main(
             for _ in range(runs + 1):
                 request = Request(reference, candidate, "screen", ("visible",), {"visible": chosen})
                 verdicts.append(core.evaluate(request, quiet))
-                console.print(verdicts[-1]["reason"])
+                console.print(verdicts[-1].reason)
             warm = stage_table(console, verdicts, shapes)
             same = a_against_a(core, reference, chosen, rounds, console)
         finally:
@@ -162,10 +163,10 @@ def main(
                 "rounds": rounds,
                 "seed": seed,
             },
-            "environment": {**environment(), **verdicts[-1]["environment"]},
+            "environment": {**environment(), **verdicts[-1].environment},
             "warm_stages_s": warm,
             "evaluations": [
-                {key: verdict[key] for key in ("verdict", "reason", "stages_s", "elapsed_s")}
+                {key: getattr(verdict, key) for key in ("verdict", "reason", "stages_s", "elapsed_s")}
                 for verdict in verdicts
             ],
             **({"restart_stages_s": restarted} if restarted else {}),

@@ -39,6 +39,7 @@ from evaluator.devices import open_device
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.judging.evaluation import Request
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import as_json
 from evaluator.verdict_store import VerdictStore
 from kernelbench_tasks import catalog
 
@@ -118,12 +119,12 @@ class Singles:
         request = Request(self._task, candidate, "screen", splits, self._shapes, 300.0)
         started = time.monotonic()
         verdict = self._core.evaluate(request, quiet)
-        return self._keep(kind, time.monotonic() - started, verdict)
+        return self._keep(kind, time.monotonic() - started, as_json(verdict))
 
     def from_store(self, kind: str, source: str) -> dict[str, Any]:
         """The same question again, as a client asks it."""
         started = time.monotonic()
-        verdict = VerdictStore(self._folder / "verdicts").answer(
+        found = VerdictStore(self._folder / "verdicts").answer(
             self._task,
             CandidateSource(source, "external", kind),
             open_device(self._device),
@@ -133,8 +134,7 @@ class Singles:
             minimum_tier="landlock",
         )
         elapsed_s = time.monotonic() - started
-        if verdict is None:
-            verdict = {"verdict": "none", "reason": "it is not in the store"}
+        verdict = as_json(found) if found else {"verdict": "none", "reason": "it is not in the store"}
         # The stages are those of the first evaluation.
         return self._keep(kind, elapsed_s, {**verdict, "stages_s": {}})
 

@@ -296,14 +296,14 @@ def _judged(referee: Referee, source: str, answer: Mapping[str, Any]) -> list[di
             splits=("visible",),
             shapes={"visible": SHAPES[referee.device]},
         )
-        times_us = [row.get("candidate_us") for row in verdict["shapes"] if row.get("timed")]
+        times_us = [row.candidate_us for row in verdict.shapes if row.timed]
         rows.append(
             {
                 "label": label,
-                "verdict": verdict["verdict"],
-                "reason": verdict["reason"],
+                "verdict": verdict.verdict,
+                "reason": verdict.reason,
                 "candidate_us": times_us,
-                "geomean_speedup": verdict["summary"].get("geomean_speedup"),
+                "geomean_speedup": verdict.summary.geomean_speedup,
             }
         )
     return rows

@@ -20,7 +20,8 @@ from evaluator.commands.shapes import shapes
 from evaluator.errors import EvaluatorError
 from evaluator.precision import with_precision
 from evaluator.sources import CandidateSource, TaskSource
-from evaluator.verdict import by_size, compiled_words
+from evaluator.verdict import Summary, Verdict, by_size, compiled_words
+from evaluator.verdict import as_json as verdict_json
 
 app = typer.Typer(
     help="The referee: checks a candidate against its task at many shapes and times it against the best baseline.",
@@ -98,10 +99,10 @@ def evaluate(
         _errors.print(f"could not judge: {error}")
         raise typer.Exit(2) from None
     if as_json:
-        print(json.dumps(verdict, indent=2))
+        print(json.dumps(verdict_json(verdict), indent=2))
     else:
         print_verdict(Console(), verdict)
-    raise typer.Exit({"accepted": 0, "not_judged": 2, "task_rejected": 2}.get(verdict["verdict"], 1))
+    raise typer.Exit({"accepted": 0, "not_judged": 2, "task_rejected": 2}.get(verdict.verdict, 1))
 
 
 def _verdict(
@@ -115,7 +116,7 @@ def _verdict(
     work_dir: Path | None,
     fresh: bool,
     energy: bool,
-) -> dict[str, Any]:
+) -> Verdict:
     """Returns the stored verdict if there is one, without starting a referee, which takes seconds."""
     from evaluator.client import Referee
     from evaluator.devices import open_device
@@ -164,80 +165,80 @@ def progress_bar() -> Progress:
     )
 
 
-def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
+def print_verdict(console: Console, verdict: Verdict) -> None:
     """Prints a verdict as a table."""
-    color = "green" if verdict["verdict"] == "accepted" else "red"
-    console.print(f"[bold {color}]{verdict['verdict']}[/]: ", end="")
-    console.print(verdict["reason"], markup=False, highlight=False)
-    if verdict.get("reused"):
-        console.print(f"judged here at {verdict['measured_at']}; --fresh judges it again", highlight=False)
-    for finding in verdict["findings"]:
-        console.print(f"  {finding['severity']} {finding['rule']}: {finding['evidence']}", markup=False)
-    if verdict["labels"]:
-        console.print(f"  kind of win: {', '.join(verdict['labels'])}".replace("_", " "), markup=False)
-    for kernel in verdict["kernels"][:_SHOWN_KERNELS]:
-        words = (
-            f"  {kernel['share']:6.1%}  {kernel['kind']:<8}  {kernel['name']}  ({kernel['calls']} per call)"
-        )
+    color = "green" if verdict.verdict == "accepted" else "red"
+    console.print(f"[bold {color}]{verdict.verdict}[/]: ", end="")
+    console.print(verdict.reason, markup=False, highlight=False)
+    if verdict.reused:
+        console.print(f"judged here at {verdict.measured_at}; --fresh judges it again", highlight=False)
+    for finding in verdict.findings:
+        console.print(f"  {finding.severity} {finding.rule}: {finding.evidence}", markup=False)
+    if verdict.labels:
+        console.print(f"  kind of win: {', '.join(verdict.labels)}".replace("_", " "), markup=False)
+    for kernel in verdict.kernels[:_SHOWN_KERNELS]:
+        words = f"  {kernel.share:6.1%}  {kernel.kind:<8}  {kernel.name}  ({kernel.calls} per call)"
         console.print(words, markup=False, highlight=False)
-    if verdict["detail"]:
-        console.print(verdict["detail"], markup=False, highlight=False)
-    timed = [shape for shape in verdict["shapes"] if shape["timed"]]
+    if verdict.detail:
+        console.print(verdict.detail, markup=False, highlight=False)
+    timed = [shape for shape in verdict.shapes if shape.timed]
     if not timed:
         return
     table = Table(
         "shape", "split", "best baseline", "baseline µs", "candidate µs", "speedup", "95 % interval", ""
     )
     for shape in timed:
-        low, high = shape["ci95"]
+        assert shape.ci95 is not None
+        low, high = shape.ci95
         table.add_row(
-            ", ".join(f"{name}={value}" for name, value in shape["dims"].items()) or "-",
-            shape["split"] + (f", {shape['stratum']}" if shape.get("stratum") else ""),
-            shape["best_baseline"],
-            f"{shape['baseline_us']:.1f}",
-            f"{shape['candidate_us']:.1f}",
-            f"{shape['speedup']:.2f}x",
+            ", ".join(f"{name}={value}" for name, value in shape.dims.items()) or "-",
+            shape.split + (f", {shape.stratum}" if shape.stratum else ""),
+            shape.best_baseline,
+            f"{shape.baseline_us:.1f}",
+            f"{shape.candidate_us:.1f}",
+            f"{shape.speedup:.2f}x",
             f"{low:.2f}-{high:.2f}",
-            shape["decision"],
+            shape.decision,
         )
     console.print(table)
-    for words in compiled_words(timed):
+    for words in compiled_words(shape.baselines for shape in timed):
         console.print(f"  {words}", markup=False, highlight=False)
-    console.print(headline(verdict["summary"]), markup=False, highlight=False)
+    console.print(headline(verdict.summary), markup=False, highlight=False)
     _print_energy(console, verdict)
-    environment = verdict["environment"]
-    aa = verdict["timing"]["aa"]
+    environment = verdict.environment
+    aa = verdict.timing["aa"]
     agreement = f"A/A {aa['median']:.4f}" if aa else "A/A not measured"
     console.print(
-        f"{environment['device_name']}, torch {environment['torch']}, precision {verdict['precision']}, "
+        f"{environment['device_name']}, torch {environment['torch']}, precision {verdict.precision}, "
         f"sandbox tier {environment['sandbox_tier']}, {agreement}",
         markup=False,
     )
 
 
-def headline(summary: dict[str, Any]) -> str:
+def headline(summary: Summary) -> str:
     """The headline figure, by which candidates are ranked, the shapes it covers, and the strata beside it."""
-    low, high = summary["geomean_ci95"]
-    words = f"{summary['geomean_speedup']:.2f}x [{low:.2f}, {high:.2f}]"
-    if traffic := summary.get("traffic"):
+    assert summary.geomean_ci95 is not None
+    low, high = summary.geomean_ci95
+    words = f"{summary.geomean_speedup:.2f}x [{low:.2f}, {high:.2f}]"
+    if traffic := summary.traffic:
         words += (
             f" weighted by traffic, over {traffic['shapes']} shapes ({traffic['share']:.0%} of it); their calls together run "
             f"{traffic['time_speedup']:.2f}x as fast"
         )
-    strata = by_size(summary)
+    strata = by_size(summary.by_stratum)
     return words + (f"; by size: {strata}" if strata else "")
 
 
-def _print_energy(console: Console, verdict: dict[str, Any]) -> None:
+def _print_energy(console: Console, verdict: Verdict) -> None:
     """Prints joules, if they were measured."""
-    energy = verdict.get("energy") or {}
+    energy = verdict.energy or {}
     if energy.get("why_not"):
         console.print(energy["why_not"], markup=False, highlight=False)
-    for shape in verdict["shapes"]:
-        joules = shape.get("energy")
+    for shape in verdict.shapes:
+        joules = shape.energy
         if not joules:
             continue
-        where = ", ".join(f"{name}={value}" for name, value in shape["dims"].items()) or "-"
+        where = ", ".join(f"{name}={value}" for name, value in shape.dims.items()) or "-"
         if joules.get("why_not"):
             console.print(f"energy at {where}: {joules['why_not']}", markup=False, highlight=False)
             continue

@@ -20,6 +20,7 @@ from evaluator.errors import EvaluatorError, RefereeLost
 from evaluator.folders import default_work_dir, verdicts_folder
 from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict, from_json
 from evaluator.verdict_store import VerdictStore
 
 #: Environment variables passed to the referee: where programs are, never a key or a database address.
@@ -209,8 +210,8 @@ class Referee:
         space: Mapping[str, Any] | None = None,
         energy: bool = False,
         on_progress: ProgressCallback | None = None,
-    ) -> dict[str, Any]:
-        """Judges a candidate and returns a verdict as defined by :mod:`evaluator.verdict`.
+    ) -> Verdict:
+        """Judges a candidate and returns the verdict.
 
         Args:
             task: the reference.
@@ -260,8 +261,7 @@ class Referee:
             "space": dict(space) if space else None,
             "energy": energy,
         }
-        answer: dict[str, Any] = self._call(request, on_progress)
-        return answer
+        return from_json(self._call(request, on_progress))
 
     def run_tool(
         self,

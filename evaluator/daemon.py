@@ -24,6 +24,7 @@ from evaluator.referee.processes.fleet import Fleet
 from evaluator.sandbox import syscalls
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import keep_to
+from evaluator.verdict import as_json
 
 if TYPE_CHECKING:
     from evaluator.referee.judging.core import RefereeCore
@@ -149,19 +150,17 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
         def progress(stage: str, done: int, total: int, text: str) -> None:
             answer({"progress": {"stage": stage, "done": done, "total": total, "text": text}})
 
-        return core.evaluate(
-            Request(
-                TaskSource(**request["task"]),
-                CandidateSource(**request["candidate"]),
-                request["effort"],
-                tuple(request["splits"]),
-                request["shapes"],
-                request["deadline_s"],
-                request["traffic"],
-                request["submitted"],
-                request["space"],
-                bool(request.get("energy")),
-            ),
-            progress,
+        asked = Request(
+            TaskSource(**request["task"]),
+            CandidateSource(**request["candidate"]),
+            request["effort"],
+            tuple(request["splits"]),
+            request["shapes"],
+            request["deadline_s"],
+            request["traffic"],
+            request["submitted"],
+            request["space"],
+            bool(request.get("energy")),
         )
+        return as_json(core.evaluate(asked, progress))
     raise EvaluatorError(f"unknown call {call!r}")

@@ -1,11 +1,11 @@
-"""The verdict's data types. :func:`as_json` turns a verdict into plain JSON values."""
+"""The verdict's data types. :func:`as_json` turns a verdict into plain JSON values, :func:`from_json` is its inverse."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 SCHEMA = "kernelwright.verdict/1"
 #: Increase this when a change makes new figures incomparable with old ones.
@@ -111,14 +111,31 @@ class KernelShare:
 
 
 @dataclass(frozen=True)
+class Summary:
+    """Figures for the headline (:data:`HEADLINE`); empty if nothing was timed.
+
+    ``worst_speedup`` is over all timed shapes. The same figures are in ``by_split`` and, per stratum, in
+    ``by_stratum``. ``traffic`` is set if traffic weights the headline. ``overfit_index`` compares splits.
+    """
+
+    geomean_speedup: float | None = None
+    geomean_ci95: tuple[float, float] | None = None
+    p5_speedup: float | None = None
+    worst_speedup: float | None = None
+    share_slower: float | None = None
+    share_faster: float | None = None
+    shapes: int = 0
+    traffic: dict[str, Any] | None = None
+    overfit_index: float | None = None
+    by_stratum: dict[str, dict[str, Any]] = field(default_factory=dict)
+    by_split: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The result of one evaluation. Field names are the JSON keys.
 
-    ``summary`` has ``geomean_speedup`` with ``geomean_ci95``, ``worst_speedup`` (over all timed shapes),
-    ``p5_speedup``, ``share_slower``, ``share_faster`` and ``shapes`` for the headline (:data:`HEADLINE`). The same
-    figures are in ``by_split`` and, per stratum, in ``by_stratum``. ``traffic`` is set if traffic weights the
-    headline. ``overfit_index`` compares splits. ``measured_at`` is when the verdict was reached (UTC). ``reused``
-    marks a stored verdict from that time.
+    ``measured_at`` is when the verdict was reached (UTC). ``reused`` marks a stored verdict from that time.
     """
 
     verdict: str
@@ -130,7 +147,7 @@ class Verdict:
     splits: tuple[str, ...]
     environment: dict[str, Any]
     shapes: tuple[ShapeResult, ...]
-    summary: dict[str, Any]
+    summary: Summary
     timing: dict[str, Any]
     setup_s: float | None
     first_call_s: float | None
@@ -158,11 +175,15 @@ class Verdict:
 BREAKS = "graph break"
 
 
-def compiled_words(shapes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What the compiler made of the reference: one line for each compile mode that was a baseline at any shape."""
+def compiled_words(baselines: Iterable[Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """What the compiler made of the reference: one line for each compile mode that was a baseline at any shape.
+
+    Args:
+        baselines: of each shape.
+    """
     found: dict[str, Mapping[str, Any]] = {}
-    for shape in shapes:
-        for name, row in (shape.get("baselines") or {}).items():
+    for of_shape in baselines:
+        for name, row in of_shape.items():
             if "graph_breaks" in row:
                 found.setdefault(str(name).partition("/")[0], row)
     return [f"{mode}: {_made_words(row)}" for mode, row in found.items()]
@@ -179,29 +200,64 @@ def _made_words(row: Mapping[str, Any]) -> str:
     return f"{words}, {kernels} kernel{'s' if kernels > 1 else ''} generated"
 
 
-def by_size(summary: Mapping[str, Any]) -> str:
+def by_size(by_stratum: Mapping[str, Any]) -> str:
     """The geometric mean of each timed stratum, shown beside the headline. Empty if fewer than two were timed."""
     found = [
         f"{stratum} {figures['geomean_speedup']:.2f}x"
-        for stratum, figures in (summary.get("by_stratum") or {}).items()
+        for stratum, figures in by_stratum.items()
         if figures.get("geomean_speedup") is not None
     ]
     return ", ".join(found) if len(found) > 1 else ""
 
 
-def as_json(verdict: Verdict) -> dict[str, Any]:
+def as_json(value: Verdict | Summary) -> dict[str, Any]:
     """Plain dictionaries and lists, ready for ``json.dumps``."""
-    plain = asdict(verdict)
-    for shape in plain["shapes"]:
-        shape["log_ratios"] = list(shape["log_ratios"])
-        shape["pairs"] = list(shape["pairs"])
-        shape["ci95"] = None if shape["ci95"] is None else list(shape["ci95"])
-    plain["findings"] = list(plain["findings"])
-    plain["shapes"] = list(plain["shapes"])
-    plain["labels"] = list(plain["labels"])
-    plain["kernels"] = list(plain["kernels"])
-    plain["splits"] = list(plain["splits"])
+    plain: dict[str, Any] = _listed(asdict(value))
     return plain
+
+
+def _listed(value: Any) -> Any:
+    """The same value with lists instead of tuples."""
+    if isinstance(value, dict):
+        return {name: _listed(one) for name, one in value.items()}
+    return [_listed(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+_Kind = TypeVar("_Kind", Finding, ShapeResult, Summary, KernelShare, Verdict)
+#: For fields without a default that a stored verdict does not have.
+_ABSENT: dict[type[Any], dict[str, Any]] = {
+    Finding: {"rule": "", "severity": "", "evidence": ""},
+    ShapeResult: {"dims": {}, "split": "", "dtype": "", "correct": True, "error": {}, "stratum": ""},
+    KernelShare: {"name": "", "kind": "none", "share": 0.0, "calls": 0},
+    Summary: {},
+    Verdict: {
+        "verdict": "", "reason": "", "task": {}, "candidate": {}, "effort": "", "splits": (), "environment": {}, "timing": {},
+        "setup_s": None, "first_call_s": None, "compile_s": None, "stages_s": {}, "elapsed_s": 0.0, "measured_at": "",
+    },
+}  # fmt: skip
+#: Fields that are tuples here and lists in JSON.
+_TUPLES = ("ci95", "geomean_ci95", "labels", "log_ratios", "pairs", "splits")
+
+
+def from_json(document: Mapping[str, Any]) -> Verdict:
+    """The verdict that :func:`as_json` turned into JSON. Absent fields get their defaults, unknown keys are ignored.
+
+    Raises:
+        ValueError: the verdict word is missing or unknown.
+    """
+    parts = {
+        "findings": tuple(_read(Finding, one) for one in document.get("findings") or ()),
+        "shapes": tuple(_read(ShapeResult, one) for one in document.get("shapes") or ()),
+        "kernels": tuple(_read(KernelShare, one) for one in document.get("kernels") or ()),
+        "summary": _read(Summary, document.get("summary") or {}),
+    }
+    return _read(Verdict, {**document, **parts})
+
+
+def _read(kind: type[_Kind], document: Mapping[str, Any]) -> _Kind:
+    given = {each.name: document[each.name] for each in fields(kind) if document.get(each.name) is not None}
+    given |= {name: tuple(given[name]) for name in _TUPLES if name in given}
+    return kind(**{**_ABSENT[kind], **given})
 
 
 def without_measurement(
@@ -216,8 +272,6 @@ def without_measurement(
     detail: str = "",
 ) -> Verdict:
     """A verdict without a run: a refused task, an internal error, or an unreadable line of a batch."""
-    from evaluator.timing.statistics import summarize
-
     return Verdict(
         verdict=word,
         reason=reason,
@@ -228,13 +282,7 @@ def without_measurement(
         splits=tuple(splits),
         environment=environment,
         shapes=(),
-        summary={
-            **summarize([], []),
-            "traffic": None,
-            "overfit_index": None,
-            "by_stratum": {},
-            "by_split": {},
-        },
+        summary=Summary(),
         timing={"protocol": "none", "quads": 0, "pairs": 0, "aa": None, "throttle": None},
         setup_s=None,
         first_call_s=None,
@@ -245,8 +293,7 @@ def without_measurement(
     )
 
 
-def ran_no_kernel(verdict: Mapping[str, Any]) -> bool:
+def ran_no_kernel(verdict: Verdict) -> bool:
     """Whether a file with kernels was observed to run none of them, and no compiled or captured reference either."""
-    fell_back = any(finding.get("rule") == "fallback_ran" for finding in verdict.get("findings") or ())
-    ran = {"own_kernel", "compiler", "launch_overhead_removal"} & set(verdict.get("labels") or ())
-    return fell_back and not ran
+    fell_back = any(finding.rule == "fallback_ran" for finding in verdict.findings)
+    return fell_back and not {"own_kernel", "compiler", "launch_overhead_removal"} & set(verdict.labels)

@@ -13,7 +13,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from evaluator.environment import harness_digest, measured_on
 from evaluator.keeping import replacing
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.submission import declares_space
-from evaluator.verdict import SCHEMA
+from evaluator.verdict import SCHEMA, Verdict, as_json, from_json
 
 #: Verdicts due to internal faults, the task, or a deadline of one run: not facts about the candidate.
 _NOT_KEPT = ("not_judged", "timeout", "task_rejected")
@@ -107,7 +107,7 @@ class VerdictStore:
         traffic: Sequence[Any] | None = None,
         space: Mapping[str, Any] | None = None,
         submitted: bool = False,
-    ) -> dict[str, Any] | None:
+    ) -> Verdict | None:
         """The stored verdict on a candidate, with the names of the current request, or None."""
         given = given_shapes(task, shapes, traffic, space, submitted=submitted)
         question = Question.of(task.sha256, candidate.sha256, effort, splits, given)
@@ -115,11 +115,9 @@ class VerdictStore:
         if verdict is None:
             return None
         asked = {"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label}
-        return {**verdict, "task": {"name": task.name, "sha256": task.sha256}, "candidate": asked}
+        return replace(verdict, task={"name": task.name, "sha256": task.sha256}, candidate=asked)
 
-    def find(
-        self, question: Question, environment: Mapping[str, Any], minimum_tier: str
-    ) -> dict[str, Any] | None:
+    def find(self, question: Question, environment: Mapping[str, Any], minimum_tier: str) -> Verdict | None:
         """The verdict on a question in this environment, marked ``reused``, or None.
 
         A ``confirm`` verdict answers a ``screen`` question, but not the reverse.
@@ -137,20 +135,20 @@ class VerdictStore:
             for tier in _TIERS[_TIERS.index(minimum_tier) :]:
                 verdict = self._read(asked, {**environment, "sandbox_tier": tier})
                 if verdict is not None:
-                    return {**verdict, "reused": True}
+                    return replace(verdict, reused=True)
         return None
 
-    def keep(self, question: Question, verdict: dict[str, Any]) -> None:
-        """Stores a verdict as JSON-able dictionaries, if it may be reused."""
-        if not question.repeatable or verdict["verdict"] in _NOT_KEPT:
+    def keep(self, question: Question, verdict: Verdict) -> None:
+        """Stores a verdict, if it may be reused."""
+        if not question.repeatable or verdict.verdict in _NOT_KEPT:
             return
-        identity = _identity(question, verdict["environment"])
+        identity = _identity(question, verdict.environment)
         path = self._path(question, identity)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder.chmod(0o700)
         _forget_oldest(path.parent)
         with replacing(path) as file:
-            json.dump({"identity": identity, "verdict": verdict}, file)
+            json.dump({"identity": identity, "verdict": as_json(verdict)}, file)
 
     def _is_ours(self) -> bool:
         """Whether the folder exists and only this user can write verdicts to it."""
@@ -164,16 +162,15 @@ class VerdictStore:
         key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         return self._folder / question.task[:32] / f"{key}.json"
 
-    def _read(self, question: Question, environment: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _read(self, question: Question, environment: Mapping[str, Any]) -> Verdict | None:
         identity = _identity(question, environment)
         try:
             kept = json.loads(self._path(question, identity).read_text(encoding="utf-8"))
             # The name is a hash of this. The comparison also rejects a file that was damaged or moved.
             if kept["identity"] != json.loads(json.dumps(identity)):
                 return None
-            verdict: dict[str, Any] = kept["verdict"]
-            return verdict if verdict["schema"] == SCHEMA else None
-        except (OSError, ValueError, KeyError, TypeError):
+            return from_json(kept["verdict"]) if kept["verdict"]["schema"] == SCHEMA else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
 

@@ -33,7 +33,7 @@ from agent.prompts.markers import holds_markers
 from agent.strategy.novelty import fingerprint
 from evaluator.errors import EvaluatorError
 from evaluator.sources import TaskSource
-from evaluator.verdict import HARNESS_VERSION
+from evaluator.verdict import HARNESS_VERSION, Verdict
 from rl import tasks as tasks_module
 from rl.checkpoints import write_json
 from rl.comparison import Cell, compared
@@ -243,7 +243,7 @@ class Comparison:
             why = scored.why
         return Score(None, None, "", why)
 
-    def _scored_here(self, verdict: Mapping[str, Any]) -> Score:
+    def _scored_here(self, verdict: Verdict) -> Score:
         found = score(verdict, _REWARD)
         if found.value is None:
             return found

@@ -15,7 +15,7 @@ import math
 import random
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from agent.portfolio.clusters import visible_rows
 from agent.prompts.markers import holds_markers
 from agent.strategy.exemplars import LONGEST_SHOWN_CHARACTERS, apart
 from agent.strategy.novelty import fingerprint
+from evaluator.verdict import Verdict, as_json, from_json
 from rl.config import ExemplarPart
 from rl.errors import JournalError
 from rl.journal import Journal
@@ -52,9 +53,10 @@ class Success:
     shapes: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
 
 
-def measured(verdict: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+def measured(verdict: Verdict) -> tuple[dict[str, Any], ...]:
     """What a portfolio needs of a verdict: its timed rows at visible shapes, without their raw samples."""
-    return tuple({name: row[name] for name in _OF_A_ROW if name in row} for row in visible_rows(verdict))
+    rows = as_json(replace(verdict, shapes=tuple(visible_rows(verdict))))["shapes"]
+    return tuple({name: row[name] for name in _OF_A_ROW} for row in rows)
 
 
 @dataclass(frozen=True)
@@ -208,13 +210,17 @@ class ExemplarDatabase:
 
     def portfolio(
         self, task: str, machine: str, form: str = "", snapshot: int | None = None
-    ) -> list[Mapping[str, Any]]:
+    ) -> list[Verdict]:
         """What was measured of a task's exemplars shape by shape, as `rl.reward.marginal_gain` reads it.
 
         Without the program `form` itself: who writes it again is paid for it as before, and not for a gain over its own earlier time.
         """
         members = self.members(task, machine, snapshot)
-        return [{"shapes": one.shapes} for one in members if one.shapes and one.form != form]
+        return [
+            from_json({"verdict": "accepted", "shapes": one.shapes})
+            for one in members
+            if one.shapes and one.form != form
+        ]
 
     def draw(self, seed: int, task: str, machine: str, snapshot: int | None = None) -> Draw:
         """What to show in a prompt for a task, see the module."""

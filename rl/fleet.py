@@ -18,6 +18,7 @@ from typing import Any
 from agent.strategy.novelty import fingerprint
 from evaluator.fingerprint import type_of
 from evaluator.sources import TaskSource
+from evaluator.verdict import Verdict
 from rl import hacks as hacks_module
 from rl.attempt import Attempt
 from rl.config import FleetPart, RewardPart
@@ -43,7 +44,7 @@ _PAUSE_S = 20.0
 @dataclass(frozen=True)
 class _Found:
     score: Score
-    verdict: Mapping[str, Any] | None
+    verdict: Verdict | None
     doubts: tuple[Opinion, ...] = ()
 
 
@@ -61,7 +62,7 @@ class Knowledge:
     """
 
     record: Callable[[str], float | None] = lambda _: None
-    portfolio: Callable[[str, str], Sequence[Mapping[str, Any]]] = lambda task, form: ()
+    portfolio: Callable[[str, str], Sequence[Verdict]] = lambda task, form: ()
     hacks: HackDatabase | None = None
     judges: Sequence[hacks_module.Judge] = ()
     learns: bool = True
@@ -162,7 +163,7 @@ class Fleet:
             clean = all(doubt.word == "nothing" for doubt in one.doubts)
             if one.answer.source is not None and one.score.value is not None and one.score.speedup and clean:
                 task = self._tasks[one.task].sha256
-                shapes = measured(one.verdict or {})
+                shapes = measured(one.verdict) if one.verdict else ()
                 success = Success(
                     task, self.machine or "", one.answer.source, one.score.speedup, shapes=shapes
                 )
@@ -292,11 +293,10 @@ class Fleet:
         self._keep(key, replace(kept, opinions=answered))
         return answered
 
-    def _score(self, task: TaskSource, verdict: Mapping[str, Any], form: str) -> Score:
+    def _score(self, task: TaskSource, verdict: Verdict, form: str) -> Score:
         known = self._knowledge
-        if verdict.get("verdict") == "accepted":
-            environment = verdict.get("environment")
-            measured_on = type_of(environment) if isinstance(environment, Mapping) else ""
+        if verdict.verdict == "accepted":
+            measured_on = type_of(verdict.environment)
             if self.machine is None:
                 self.machine = measured_on
             if measured_on != self.machine:
@@ -315,7 +315,7 @@ class Fleet:
 
     async def _verdict(
         self, step: Attempt, task: TaskSource, source: str, key: tuple[str, str] | None
-    ) -> tuple[Mapping[str, Any] | None, str]:
+    ) -> tuple[Verdict | None, str]:
         """A verdict, or None and why; a key's earlier one if there is any."""
         if key is not None and (known := self._known(key)) is not None:
             self.report.repeated += 1
@@ -342,11 +342,11 @@ class Fleet:
                     return None, why
             step.answered()
             self.report.judged += 1
-            why = f"not judged: {str(verdict.get('reason'))[:200]}"
-            if verdict.get("verdict") not in FAULTS:
+            why = f"not judged: {verdict.reason[:200]}"
+            if verdict.verdict not in FAULTS:
                 self._keep(key, Kept(verdict, confirmed=False))
                 return verdict, ""
-            if verdict.get("verdict") == "task_rejected":
+            if verdict.verdict == "task_rejected":
                 return None, why
         return None, why
 

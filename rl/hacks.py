@@ -25,6 +25,7 @@ from rich.console import Console
 
 from agent.strategy.novelty import marks
 from evaluator.sources import TaskSource
+from evaluator.verdict import Verdict
 from rl.config import HackPart, RewardPart
 from rl.errors import JournalError, RLError
 from rl.journal import Journal
@@ -122,7 +123,7 @@ class HackDatabase:
         """How many records of the file count; it belongs into a checkpoint."""
         return len(self._journal.records)
 
-    def learn(self, source: str, verdict: Mapping[str, Any]) -> bool:
+    def learn(self, source: str, verdict: Verdict) -> bool:
         """Add a candidate that the referee caught; whether it was one, and new."""
         found = caught(verdict)
         return found is not None and self._add(Case("caught", *found, source))
@@ -240,17 +241,13 @@ def _case(record: Mapping[str, Any]) -> Case:
     return Case(record["kind"], str(record["rule"]), str(record["evidence"]), str(record["source"]))
 
 
-def caught(verdict: Mapping[str, Any]) -> tuple[str, str] | None:
+def caught(verdict: Verdict) -> tuple[str, str] | None:
     """Rule and evidence of what the referee found in a candidate, if that is a hack."""
-    findings = [one for one in verdict.get("findings") or [] if isinstance(one, Mapping)]
-    for one in findings:
-        telling = one.get("severity") == "cheat" or (
-            one.get("severity") == "warning" and one.get("rule") in _TELLING
-        )
-        if telling:
-            return str(one.get("rule"))[:_SHOWN_CHARACTERS], str(one.get("evidence"))[:_SHOWN_CHARACTERS]
-    if verdict.get("verdict") == "cheating":
-        return "cheating", str(verdict.get("reason"))[:_SHOWN_CHARACTERS]
+    for one in verdict.findings:
+        if one.severity == "cheat" or (one.severity == "warning" and one.rule in _TELLING):
+            return one.rule[:_SHOWN_CHARACTERS], one.evidence[:_SHOWN_CHARACTERS]
+    if verdict.verdict == "cheating":
+        return "cheating", verdict.reason[:_SHOWN_CHARACTERS]
     return None
 
 

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ from evaluator.environment import measured_on
 from evaluator.errors import EvaluatorError, RefereeLost, SandboxUnavailable
 from evaluator.fingerprint import type_of
 from evaluator.sources import CandidateSource, TaskSource, sha256_of
+from evaluator.verdict import Verdict, from_json
 from kernelbench_tasks import catalog
 from rl.config import FleetPart
 from rl.errors import ConfigError, RLError
@@ -75,8 +75,8 @@ class Unjudged(RLError):
 class Judge(Protocol):
     """One evaluation at a time for each of its evaluators; `rl.fleet` asks no more at once."""
 
-    async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
-        """The verdict on a candidate, as `evaluator.verdict` defines it. Measures anew each time.
+    async def judge(self, task: TaskSource, source: str) -> Verdict:
+        """The verdict on a candidate. Measures anew each time.
 
         Raises:
             Unjudged: there is none.
@@ -107,7 +107,7 @@ class ServiceJudge:
         #: Keys of evaluations of which the network, or the service, has kept the answer: whoever asks again asks for the same one.
         self._unheard: dict[tuple[str, str], str] = {}
 
-    async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+    async def judge(self, task: TaskSource, source: str) -> Verdict:
         """See `Judge.judge`. When it is cancelled, or has waited long enough, the service is asked no more and told to stop."""
         asked = _Asked()
         asking = self._threads.submit(self._ask, task, source, asked)
@@ -128,7 +128,7 @@ class ServiceJudge:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
-    def _ask(self, task: TaskSource, source: str, asked: _Asked) -> Mapping[str, Any]:
+    def _ask(self, task: TaskSource, source: str, asked: _Asked) -> Verdict:
         settings = self._settings
         # A service of an earlier version knows no shapes, and need not where none are asked for.
         shapes = {"shapes": _of(settings)} if settings.shapes else {}
@@ -158,7 +158,10 @@ class ServiceJudge:
             raise Unjudged(str(error), again=False) from None
         if view.state != "succeeded" or view.result is None:
             raise Unjudged(f"the evaluation {view.state}: {view.reason or 'no reason given'}", again=True)
-        return view.result
+        try:
+            return from_json(view.result)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise Unjudged(f"the service answered with no verdict: {error}", again=False) from None
 
     def _verdict(self, request: EvaluateRequest, asked: _Asked) -> EvaluationView:
         """The evaluation when it has ended: asked for again and again, by a key that makes it the same one."""
@@ -231,7 +234,7 @@ class LocalJudge:
             self._threads[referee] = threads
             self._free.append(referee)
 
-    async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+    async def judge(self, task: TaskSource, source: str) -> Verdict:
         """See `Judge.judge`. When it is cancelled, the referee that was at it is killed and begins anew."""
         while not self._free:
             await asyncio.sleep(0.01)
@@ -254,7 +257,7 @@ class LocalJudge:
             threads.shutdown()
         self._threads.clear()
 
-    def _ask(self, referee: Referee, task: TaskSource, source: str) -> Mapping[str, Any]:
+    def _ask(self, referee: Referee, task: TaskSource, source: str) -> Verdict:
         try:
             if not referee.alive:
                 referee.restart()

@@ -113,7 +113,7 @@ def of_samples(step: int, reports: Iterable[Report]) -> list[dict[str, Any]]:
             "source": one.answer.source,
             "problem": one.answer.problem,
             "in_form": one.answer.in_form,
-            "word": (one.verdict or {}).get("verdict"),
+            "word": one.verdict.verdict if one.verdict is not None else None,
             "speedup": None if _is_caught(one) else one.score.speedup,
             "score": one.score.value,
             "reward": one.reward,
@@ -150,15 +150,14 @@ def _mean(values: list[float]) -> float | None:
 
 def _caught_by(one: Sample) -> str:
     """What caught or doubts a completion, in words of ours alone; "" where nothing does."""
-    if (one.verdict or {}).get("verdict") == "cheating":
-        found = caught(one.verdict or {})
+    if one.verdict is not None and one.verdict.verdict == "cheating":
+        found = caught(one.verdict)
         return f"the referee: {found[0]}" if found else "the referee"
     return next((doubt.kind or doubt.word for doubt in one.doubts if doubt.word != "nothing"), "")
 
 
 def _is_caught(one: Sample) -> bool:
     """By the referee, by likeness to a caught file, or by a judge."""
-    return (
-        any(doubt.word == "caught" for doubt in one.doubts)
-        or (one.verdict or {}).get("verdict") == "cheating"
+    return any(doubt.word == "caught" for doubt in one.doubts) or (
+        one.verdict is not None and one.verdict.verdict == "cheating"
     )

@@ -18,16 +18,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from agent.candidates import Candidate
 from agent.portfolio.clusters import visible_rows
 from agent.portfolio.cover import cover
 from agent.portfolio.entries import Entry, eager_speedups
 from agent.portfolio.table import tabulate
-from evaluator.verdict import WORDS
+from evaluator.verdict import WORDS, ShapeResult, Verdict
 from rl.best_of import gains_on_best
 from rl.config import RewardPart
 
@@ -107,10 +106,10 @@ def rounded_towards_one(speedup: float) -> float:
     return (math.floor(hundredths + 1e-6) if speedup >= 1 else math.ceil(hundredths - 1e-6)) / 100
 
 
-def speed_of(verdict: Mapping[str, Any]) -> Speed | None:
+def speed_of(verdict: Verdict) -> Speed | None:
     """The speed of an accepted candidate; None where no visible shape was timed, or a figure makes no sense."""
     rows = visible_rows(verdict)
-    speedups = [row["speedup"] for row in rows]
+    speedups = [row.speedup or 0.0 for row in rows]
     if not rows or not all(_is_speed(one) for one in speedups):
         return None
     eager = [found for row in rows if (found := _over_eager(verdict, row)) is not None]
@@ -148,10 +147,10 @@ def shaping(settings: RewardPart) -> Shaping:
 
 
 def score(
-    verdict: Mapping[str, Any],
+    verdict: Verdict,
     settings: RewardPart,
     record: float | None = None,
-    portfolio: Sequence[Mapping[str, Any]] = (),
+    portfolio: Sequence[Verdict] = (),
 ) -> Score:
     """What a verdict is worth.
 
@@ -162,12 +161,11 @@ def score(
         portfolio: verdicts of the accepted candidates that a portfolio has already; for `marginal` alone.
     """
     way = shaping(settings)
-    word = verdict.get("verdict")
+    word = verdict.verdict
     if word in REJECTIONS:
         return Score(way.floor, None, "", f"rejected: {word}")
     if word != "accepted":
-        fault = word if word in FAULTS else f"the unknown verdict {str(word)[:40]!r}"
-        return Score(None, None, "", f"not judged: {fault}")
+        return Score(None, None, "", f"not judged: {word}")
     speed = speed_of(verdict)
     if speed is None:
         return Score(None, None, "", "accepted, but no visible shape was timed")
@@ -237,14 +235,14 @@ def normalized(scores: Sequence[float | None], settings: RewardPart) -> list[flo
     return [None if one is None else min(max((one - mean) / unit, -clip), clip) for one in scores]
 
 
-def marginal_gain(verdict: Mapping[str, Any], portfolio: Sequence[Mapping[str, Any]]) -> float:
+def marginal_gain(verdict: Verdict, portfolio: Sequence[Verdict]) -> float:
     """What the geometric mean over visible shapes gains, as a log ratio, when a portfolio may use this candidate too.
 
     The reference is always a member, so a candidate that is nowhere faster gains nothing.
     """
     every = [*portfolio, verdict]
     entries = [
-        Entry(Candidate(str(number), "policy", ""), number, {**one, "shapes": visible_rows(one)})
+        Entry(Candidate(str(number), "policy", ""), number, replace(one, shapes=tuple(visible_rows(one))))
         for number, one in enumerate(every)
     ]
     table = tabulate(entries)
@@ -270,15 +268,14 @@ def _level(speed: Speed, settings: RewardPart) -> float:
     return 3.0 if speed.geomean > _LEVEL and everywhere else 2.0
 
 
-def _is_slower(row: Mapping[str, Any]) -> bool:
-    speedup = float(row["speedup"])
-    return row.get("decision") == "slower" or speedup < _LOST
+def _is_slower(row: ShapeResult) -> bool:
+    return row.decision == "slower" or (row.speedup or 0.0) < _LOST
 
 
-def _over_eager(verdict: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
+def _over_eager(verdict: Verdict, row: ShapeResult) -> float | None:
     """The row's speedup over the plain reference, None where that was not timed."""
-    found = list(eager_speedups({**verdict, "shapes": [row]}).values())
-    return float(row["speedup"]) / found[0] if found and _is_speed(found[0]) else None
+    found = list(eager_speedups(replace(verdict, shapes=(row,))).values())
+    return (row.speedup or 0.0) / found[0] if found and _is_speed(found[0]) else None
 
 
 def _is_speed(value: object) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from evaluator.verdict import Verdict
 from rl.hacks import Opinion
 from rl.prompts import Answer
 from rl.reward import Score
@@ -29,7 +28,7 @@ class Sample:
     answer: Answer
     score: Score
     reward: float | None
-    verdict: Mapping[str, Any] | None
+    verdict: Verdict | None
     doubts: tuple[Opinion, ...] = ()
 
 

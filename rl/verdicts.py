@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.fingerprint import type_of
+from evaluator.verdict import Verdict, as_json, from_json
 from rl.hacks import Opinion
 from rl.journal import Journal
 from rl.reward import FAULTS
@@ -26,10 +27,10 @@ _ANYWHERE = FAULTS | {"cheating", "contract_violation"}
 Key = tuple[str, str]
 
 
-def elsewhere(verdict: Mapping[str, Any], machine: str | None) -> str:
+def elsewhere(verdict: Verdict, machine: str | None) -> str:
     """The type of machine that a verdict is from, where it is another one and that matters; else ""."""
-    known = type_of(verdict.get("environment") or {})
-    return "" if machine in (None, known) or verdict.get("verdict") in _ANYWHERE else known
+    known = type_of(verdict.environment)
+    return "" if machine in (None, known) or verdict.verdict in _ANYWHERE else known
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Kept:
             where none was asked, or one did not answer.
     """
 
-    verdict: Mapping[str, Any]
+    verdict: Verdict
     confirmed: bool
     opinions: tuple[Opinion, ...] | None = None
 
@@ -95,7 +96,8 @@ class VerdictJournal:
         Raises:
             JournalError: the disk is full; what was kept before is.
         """
-        kept = {name: found.verdict[name] for name in _KEPT if name in found.verdict}
+        verdict = as_json(found.verdict)
+        kept = {name: verdict[name] for name in _KEPT}
         record = {"task": key[0], "form": key[1], "confirmed": found.confirmed, "verdict": kept}
         if found.opinions is not None:
             record["opinions"] = [asdict(one) for one in found.opinions]
@@ -112,7 +114,8 @@ class VerdictJournal:
         self._take(record)
 
     def _take(self, record: Mapping[str, Any]) -> None:
-        key, verdict = (str(record["task"]), str(record["form"])), record["verdict"]
+        key = (str(record["task"]), str(record["form"]))
+        verdict = None if record["verdict"] is None else from_json(record["verdict"])
         if verdict is None or not self._fits(verdict):
             self._found.pop(key, None)
         else:
@@ -122,10 +125,10 @@ class VerdictJournal:
             )
             self._found[key] = Kept(verdict, bool(record["confirmed"]), opinions)
 
-    def _fits(self, verdict: Mapping[str, Any]) -> bool:
-        environment = verdict.get("environment") or {}
+    def _fits(self, verdict: Verdict) -> bool:
+        environment = verdict.environment
         if self._harness is not None and environment.get("harness", self._harness) != self._harness:
             return False
-        if verdict.get("verdict") == "accepted":
+        if verdict.verdict == "accepted":
             return self._machine in (None, type_of(environment))
         return not elsewhere(verdict, self._machine)

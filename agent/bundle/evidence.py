@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
 from evaluator.precision import TIERS, declared, rounds_operands
+from evaluator.verdict import Verdict, as_json
 
 if TYPE_CHECKING:
     from evaluator.sources import TaskSource
@@ -29,7 +30,7 @@ class BundleContents:
         members: the candidates inside it, winner first.
         decision: "faster" or "same", see `agent.portfolio.Portfolio`.
         reason: one sentence with the result.
-        verdicts: of the members and of the delivered file, each with its "phase".
+        verdicts: of the members and of the delivered file, each with its phase.
         leaderboard: a row per judged candidate, rejected ones included.
         no_fallback: why the delivered file has no fall-back to the reference; empty when it has one.
         models: how models were asked, see `agent.providers.account`; empty where none was.
@@ -45,27 +46,28 @@ class BundleContents:
     members: tuple[Candidate, ...]
     decision: str
     reason: str
-    verdicts: tuple[dict[str, Any], ...]
+    verdicts: tuple[tuple[str, Verdict], ...]
     leaderboard: tuple[dict[str, Any], ...]
     no_fallback: str = ""
     models: Mapping[str, Any] = field(default_factory=dict)
     dispatch: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def held_out(self) -> dict[str, Any]:
+    def held_out(self) -> Verdict | None:
         """The verdict that is reported: of the delivered file on the held-out shapes."""
         return self.verdict_of(self.optimized, "held_out")
 
-    def verdict_of(self, candidate: Candidate, phase: str) -> dict[str, Any]:
-        """A verdict among `verdicts`; empty when there is none."""
-        for verdict in self.verdicts:
-            if verdict["phase"] == phase and verdict["candidate"]["sha256"] == candidate.sha256:
+    def verdict_of(self, candidate: Candidate, phase: str) -> Verdict | None:
+        """A verdict among `verdicts`, or None."""
+        for known, verdict in self.verdicts:
+            if known == phase and verdict.candidate["sha256"] == candidate.sha256:
                 return verdict
-        return {}
+        return None
 
 
 def evidence(contents: BundleContents) -> dict[str, Any]:
     """evidence.json as a value: verdicts in full, raw per-quad log ratios included."""
+    held_out = as_json(contents.held_out) if contents.held_out else {}
     return {
         "schema": SCHEMA,
         "job": contents.job_name,
@@ -93,9 +95,9 @@ def evidence(contents: BundleContents) -> dict[str, Any]:
         ],
         "dispatch": dict(contents.dispatch) or None,
         "models": dict(contents.models),
-        "summary": contents.held_out.get("summary") or {},
-        "environment": contents.held_out.get("environment") or {},
-        "verdicts": list(contents.verdicts),
+        "summary": held_out.get("summary", {}),
+        "environment": held_out.get("environment", {}),
+        "verdicts": [{"phase": phase, **as_json(verdict)} for phase, verdict in contents.verdicts],
         "leaderboard": list(contents.leaderboard),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from agent.bundle.evidence import BundleContents, evidence
 from agent.pages import environment
 from agent.performance import bad_regions, rate_map
 from agent.performance.drawing import draw
-from evaluator.verdict import by_size
+from evaluator.verdict import ShapeResult, Summary, Verdict, by_size
 
 _ROW_PX = 22
 _LEFT_PX, _WIDTH_PX = 260, 560
@@ -23,6 +23,7 @@ _LEFT_PX, _WIDTH_PX = 260, 560
 def render_report(contents: BundleContents) -> str:
     """The page as text. Every value is escaped: labels, sources and messages are untrusted."""
     verdict = contents.held_out
+    shapes = verdict.shapes if verdict else ()
     chosen = contents.verdict_of(contents.members[0], "validation")
     points = map_points(contents)
     return (
@@ -31,17 +32,17 @@ def render_report(contents: BundleContents) -> str:
         .render(
             contents=contents,
             evidence=evidence(contents),
-            verdict=verdict,
-            summary=verdict.get("summary") or {},
-            environment=verdict.get("environment") or {},
-            rows=[row for row in verdict.get("shapes") or [] if row.get("timed")],
-            own=_own_shapes(chosen),
-            traffic=(chosen.get("summary") or {}).get("traffic"),
-            chart=_chart(verdict),
+            timing=verdict.timing if verdict else {},
+            summary=verdict.summary if verdict else Summary(),
+            environment=verdict.environment if verdict else {},
+            rows=[row for row in shapes if row.timed],
+            own=_own_shapes(chosen) if chosen else [],
+            traffic=chosen.summary.traffic if chosen else None,
+            chart=_chart(shapes),
             map=points and draw(rate_map.rate_map(points)),
             map_points=points,
             map_sentences=bad_regions.sentences(points) if points else (),
-            joules=[row for row in verdict.get("shapes") or [] if (row.get("energy") or {}).get("candidate")],
+            joules=[row for row in shapes if row.energy and row.energy.get("candidate")],
             origin_words=_ORIGIN_WORDS,
         )
     )
@@ -50,12 +51,8 @@ def render_report(contents: BundleContents) -> str:
 def map_points(contents: BundleContents) -> rate_map.Points | None:
     """Every timed shape: of the delivered file where it was judged, else of its first member."""
     first = contents.members[0]
-    return rate_map.points_of(
-        [
-            contents.held_out,
-            *(contents.verdict_of(first, phase) for phase in ("validation", "screen")),
-        ]
-    )
+    found = [contents.held_out, *(contents.verdict_of(first, phase) for phase in ("validation", "screen"))]
+    return rate_map.points_of(verdict for verdict in found if verdict is not None)
 
 
 _ORIGIN_WORDS = {
@@ -67,10 +64,10 @@ _ORIGIN_WORDS = {
 }
 
 
-def _own_shapes(verdict: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _own_shapes(verdict: Verdict) -> list[ShapeResult]:
     """The timed shapes of the user's traffic, heaviest first; none where no traffic was known."""
-    weighed = [row for row in verdict.get("shapes") or [] if row.get("timed") and row.get("weight")]
-    return sorted(weighed, key=lambda row: -float(row["weight"]))
+    weighed = [row for row in verdict.shapes if row.timed and row.weight]
+    return sorted(weighed, key=lambda row: -(row.weight or 0.0))
 
 
 @cache
@@ -92,14 +89,12 @@ def _figure(value: object, digits: int = 2) -> str:
     return f"{value:.{digits}f}" if isinstance(value, (int, float)) and math.isfinite(value) else "–"
 
 
-def _chart(verdict: Mapping[str, Any]) -> dict[str, Any] | None:
+def _chart(shapes: Sequence[ShapeResult]) -> dict[str, Any] | None:
     """Positions for a dot-and-interval chart of the speedup at each held-out shape, on a log axis."""
-    rows = [row for row in verdict.get("shapes") or [] if row.get("timed") and row.get("speedup")]
+    rows = [(row, row.speedup, row.ci95) for row in shapes if row.timed and row.speedup]
     if not rows:
         return None
-    values = [
-        value for row in rows for value in (row["speedup"], *(row.get("ci95") or ())) if value and value > 0
-    ]
+    values = [value for _, speedup, ci95 in rows for value in (speedup, *(ci95 or ())) if value > 0]
     low, high = min([*values, 0.9]) * 0.95, max([*values, 1.1]) * 1.05
 
     def at(value: float) -> float:
@@ -116,13 +111,13 @@ def _chart(verdict: Mapping[str, Any]) -> dict[str, Any] | None:
         "rows": [
             {
                 "y": _ROW_PX * index + 16,
-                "text": _dims(row["dims"]),
-                "x": at(row["speedup"]),
-                "low": at((row.get("ci95") or [row["speedup"]] * 2)[0]),
-                "high": at((row.get("ci95") or [row["speedup"]] * 2)[1]),
-                "decision": row.get("decision") or "undecided",
+                "text": _dims(row.dims),
+                "x": at(speedup),
+                "low": at(ci95[0] if ci95 else speedup),
+                "high": at(ci95[1] if ci95 else speedup),
+                "decision": row.decision or "undecided",
                 "label_x": _LEFT_PX - 10,
             }
-            for index, row in enumerate(rows)
+            for index, (row, speedup, ci95) in enumerate(rows)
         ],
     }

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from agent.candidates import Candidate
 from agent.memory.entries import (
@@ -21,7 +20,7 @@ from agent.memory.entries import (
 )
 from agent.memory.features import Features
 from agent.redaction import holds_secret
-from evaluator.verdict import LABELS
+from evaluator.verdict import LABELS, Verdict
 
 #: Steps in which a job keeps what an ablation taught: {"sentence", "after_sha256", ...}, in words from a closed list.
 LESSON_STEPS = "lesson/"
@@ -50,15 +49,13 @@ class Judged:
     """A candidate with its screen verdict."""
 
     candidate: Candidate
-    verdict: dict[str, Any]
+    verdict: Verdict
 
     @property
     def speedup(self) -> float | None:
         """Geometric mean over the visible shapes against the best baseline, if it was accepted and timed."""
-        if self.verdict.get("verdict") != "accepted":
-            return None
-        value = (self.verdict.get("summary") or {}).get("geomean_speedup")
-        return float(value) if isinstance(value, (int, float)) and value > 0 else None
+        speedup = self.verdict.summary.geomean_speedup if self.verdict.verdict == "accepted" else None
+        return speedup if speedup is not None and speedup > 0 else None
 
 
 def entries_of(
@@ -132,8 +129,8 @@ def _failures(facts: JobFacts, judged: Sequence[Judged]) -> list[MemoryEntry]:
     """One for each verdict word and set of rules, in order of arrival."""
     seen: dict[tuple[str, ...], MemoryEntry] = {}
     for one in judged:
-        word = str(one.verdict.get("verdict"))
-        if word in _BLAMELESS or _RULE.fullmatch(word) is None:
+        word = one.verdict.verdict
+        if word in _BLAMELESS:
             continue
         rules = _rules(one.verdict)
         if (word, *rules) in seen:
@@ -185,24 +182,16 @@ def _kept(one: Judged | None) -> str:
     return text if len(text) <= MAX_SOURCE_CHARACTERS else ""
 
 
-def _rules(verdict: dict[str, Any]) -> list[str]:
-    names = {
-        str(finding.get("rule"))
-        for finding in verdict.get("findings") or []
-        if finding.get("severity") in ("cheat", "error")
-    }
+def _rules(verdict: Verdict) -> list[str]:
+    names = {finding.rule for finding in verdict.findings if finding.severity in ("cheat", "error")}
     return sorted(name for name in names if _RULE.fullmatch(name))[:4]
 
 
-def _visible_speedups(verdict: dict[str, Any]) -> list[float]:
-    return [
-        float(row["speedup"])
-        for row in verdict.get("shapes") or []
-        if row.get("split") == "visible" and row.get("timed") and row.get("speedup")
-    ]
+def _visible_speedups(verdict: Verdict) -> list[float]:
+    return [row.speedup for row in verdict.shapes if row.split == "visible" and row.timed and row.speedup]
 
 
-def _spread(verdict: dict[str, Any]) -> list[str]:
+def _spread(verdict: Verdict) -> list[str]:
     speeds = _visible_speedups(verdict)
     if len(speeds) < 2:
         return []
@@ -210,8 +199,8 @@ def _spread(verdict: dict[str, Any]) -> list[str]:
     return [f"From {min(speeds):.2f}x to {max(speeds):.2f}x over {len(speeds)} shapes, slower at {slower}."]
 
 
-def _kind_of_win(verdict: dict[str, Any]) -> list[str]:
-    labels = [label.replace("_", " ") for label in verdict.get("labels") or () if label in LABELS]
+def _kind_of_win(verdict: Verdict) -> list[str]:
+    labels = [label.replace("_", " ") for label in verdict.labels if label in LABELS]
     return [f"Kind of win: {', '.join(labels)}."] if labels else []
 
 
@@ -222,15 +211,11 @@ def _launches(slow: Judged | None, fast: Judged) -> list[str]:
     return [f"One call runs {after} kernels or operations{f', before {before}' if before else ''}."]
 
 
-def _calls(verdict: dict[str, Any]) -> int:
-    return sum(
-        int(kernel.get("calls") or 0)
-        for kernel in verdict.get("kernels") or ()
-        if kernel.get("kind") != "none"
-    )
+def _calls(verdict: Verdict) -> int:
+    return sum(kernel.calls for kernel in verdict.kernels if kernel.kind != "none")
 
 
-def _wrong_shapes(verdict: dict[str, Any]) -> list[str]:
-    rows = [row for row in verdict.get("shapes") or [] if row.get("split") in ("visible", "adversarial")]
-    wrong = sum(row.get("correct") is False for row in rows)
+def _wrong_shapes(verdict: Verdict) -> list[str]:
+    rows = [row for row in verdict.shapes if row.split in ("visible", "adversarial")]
+    wrong = sum(not row.correct for row in rows)
     return [f"Wrong at {wrong} of {len(rows)} shapes."] if wrong else []

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from evaluator.verdict import ShapeResult, Verdict
+
 #: Members within this of the fastest are as fast: their joules decide.
 TIE = 0.02
 _JOULES_PER_KWH = 3.6e6
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Serving:
         return 1e6 / self.usd_per_million if self.usd_per_million else None
 
 
-def serving(verdicts: Sequence[Row], prices: Prices) -> list[Serving]:
+def serving(verdicts: Sequence[Verdict], prices: Prices) -> list[Serving]:
     """One line for the reference and one for the delivered module on each device that measured them, the cheapest first.
 
     Only shapes that were timed on every device count, so that none is judged by easier ones; each has the weight of the
@@ -96,10 +97,10 @@ def serving(verdicts: Sequence[Row], prices: Prices) -> list[Serving]:
         verdicts: of one module, each measured on one device; of several of one device the first counts.
         prices: of whoever asks.
     """
-    rows: dict[str, dict[tuple[tuple[str, str], ...], Row]] = {}
+    rows: dict[str, dict[tuple[tuple[str, str], ...], ShapeResult]] = {}
     for verdict in verdicts:
-        device = str((verdict.get("environment") or {}).get("device_name") or "")
-        timed = {_key(row["dims"]): row for row in verdict.get("shapes") or () if _is_timed(row)}
+        device = str(verdict.environment.get("device_name") or "")
+        timed = {_key(row.dims): row for row in verdict.shapes if _is_timed(row)}
         if device and timed:
             rows.setdefault(device, timed)
     if not rows:
@@ -108,7 +109,7 @@ def serving(verdicts: Sequence[Row], prices: Prices) -> list[Serving]:
     if not shared:
         return []
     first = next(iter(rows.values()))
-    weights = {key: _weight(first[key]) for key in shared}
+    weights = {key: first[key].weight or 0.0 for key in shared}
     if not any(weights.values()):
         weights = dict.fromkeys(shared, 1.0)
     lines = [
@@ -122,10 +123,11 @@ def serving(verdicts: Sequence[Row], prices: Prices) -> list[Serving]:
     return lines
 
 
-def _line(device: str, rows: list[tuple[Row, float]], prices: Prices, *, optimized: bool) -> Serving:
+def _line(device: str, rows: list[tuple[ShapeResult, float]], prices: Prices, *, optimized: bool) -> Serving:
     total = math.fsum(weight for _, weight in rows)
-    time_name, side = ("candidate_us", "candidate") if optimized else ("baseline_us", "baseline")
-    call_us = math.fsum(float(row[time_name]) * weight for row, weight in rows) / total
+    side = "candidate" if optimized else "baseline"
+    times_us = [(row.candidate_us if optimized else row.baseline_us) or 0.0 for row, _ in rows]
+    call_us = math.fsum(us * weight for us, (_, weight) in zip(times_us, rows, strict=True)) / total
     each = [_joules(row, side) for row, _ in rows]
     known = [one for one in each if one is not None]
     joules = (
@@ -137,21 +139,16 @@ def _line(device: str, rows: list[tuple[Row, float]], prices: Prices, *, optimiz
     return Serving(device, optimized, call_us, joules, None if usd is None else usd * 1e6, len(rows))
 
 
-def _joules(row: Row, side: str) -> float | None:
+def _joules(row: ShapeResult, side: str) -> float | None:
     """Of a call, idle power included, from ``shapes[].energy`` of a verdict."""
-    found = ((row.get("energy") or {}).get(side) or {}).get("joules")
+    found = ((row.energy or {}).get(side) or {}).get("joules")
     return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else None
 
 
-def _is_timed(row: Row) -> bool:
-    times = (row.get("baseline_us"), row.get("candidate_us"))
-    return bool(row.get("timed")) and all(isinstance(time, (int, float)) and time > 0 for time in times)
+def _is_timed(row: ShapeResult) -> bool:
+    times = (row.baseline_us, row.candidate_us)
+    return row.timed and all(isinstance(time, (int, float)) and time > 0 for time in times)
 
 
 def _key(dims: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, repr(value)) for name, value in dims.items()))
-
-
-def _weight(row: Row) -> float:
-    weight = row.get("weight")
-    return float(weight) if isinstance(weight, (int, float)) else 0.0

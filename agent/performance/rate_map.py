@@ -1,6 +1,6 @@
 """The map that shows why one size misleads: how much work a second gets done over two dimensions, reference beside optimized.
 
-Works on the timed rows of stored verdicts. Work is counted in points of the grid that the task's sizes span (their product),
+Works on the timed rows of verdicts. Work is counted in points of the grid that the task's sizes span (their product),
 since a verdict knows no operations: right for row kernels and products of matrices, a convention elsewhere. A cell is an
 octave, or less where many shapes were timed; its rate is the geometric mean of the shapes in it, and both panels share one
 scale of colors.
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Row = Mapping[str, Any]
+from evaluator.verdict import ShapeResult, Verdict
 
 #: From little to much; the numbers in the cells say the same without color.
 COLORS = ("#f2f5f3", "#d5e6dd", "#aed3c6", "#7fbcb2", "#50a09f", "#2c8089", "#155f70", "#0a3f53")
@@ -41,7 +41,7 @@ class Point:
     """
 
     sizes: tuple[int, ...]
-    dims: Row
+    dims: Mapping[str, Any]
     work: float
     baseline_us: float
     candidate_us: float
@@ -69,22 +69,21 @@ class Points:
     left_out: int
 
 
-def points_of(verdicts: Iterable[Row]) -> Points | None:
+def points_of(verdicts: Iterable[Verdict]) -> Points | None:
     """The timed shapes of some verdicts, the first verdict's row where several have one; None where no size varies."""
-    rows: dict[tuple[tuple[str, str], ...], Row] = {}
+    rows: dict[tuple[tuple[str, str], ...], ShapeResult] = {}
     for verdict in verdicts:
-        for row in verdict.get("shapes") or ():
-            dims = row.get("dims")
-            if isinstance(dims, Mapping) and _measured(row):
-                rows.setdefault(tuple((str(name), repr(value)) for name, value in dims.items()), row)
+        for row in verdict.shapes:
+            if _measured(row):
+                rows.setdefault(tuple((str(name), repr(value)) for name, value in row.dims.items()), row)
     if not rows:
         return None
-    choices = Counter(_choices(row["dims"]) for row in rows.values())
+    choices = Counter(_choices(row.dims) for row in rows.values())
     wanted = choices.most_common(1)[0][0]
-    kept = [row for row in rows.values() if _choices(row["dims"]) == wanted]
-    integers = [name for name, value in kept[0]["dims"].items() if _is_size(value)]
-    kept = [row for row in kept if all(_is_size(row["dims"].get(name)) for name in integers)]
-    varying = tuple(name for name in integers if len({row["dims"][name] for row in kept}) > 1)
+    kept = [row for row in rows.values() if _choices(row.dims) == wanted]
+    integers = [name for name, value in kept[0].dims.items() if _is_size(value)]
+    kept = [row for row in kept if all(_is_size(row.dims.get(name)) for name in integers)]
+    varying = tuple(name for name in integers if len({row.dims[name] for row in kept}) > 1)
     if not varying:
         return None
     return Points(
@@ -316,31 +315,31 @@ def _title(inside: Sequence[Point], heading: str, rate: str) -> str:
     return f"{heading}: {rate} points per second at {shapes}{more}"
 
 
-def _words(dims: Row) -> str:
+def _words(dims: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in dims.items())
 
 
-def _point(row: Row, varying: tuple[str, ...]) -> Point:
-    sizes = tuple(int(row["dims"][name]) for name in varying)
+def _point(row: ShapeResult, varying: tuple[str, ...]) -> Point:
+    sizes = tuple(int(row.dims[name]) for name in varying)
     return Point(
         sizes=sizes,
-        dims=row["dims"],
+        dims=row.dims,
         work=float(math.prod(max(size, 1) for size in sizes)),
-        baseline_us=float(row["baseline_us"]),
-        candidate_us=float(row["candidate_us"]),
-        decision=str(row.get("decision") or "undecided"),
+        baseline_us=row.baseline_us or 0.0,
+        candidate_us=row.candidate_us or 0.0,
+        decision=row.decision or "undecided",
     )
 
 
-def _measured(row: Row) -> bool:
-    times = (row.get("baseline_us"), row.get("candidate_us"))
-    return bool(row.get("timed")) and all(
+def _measured(row: ShapeResult) -> bool:
+    times = (row.baseline_us, row.candidate_us)
+    return row.timed and all(
         isinstance(time, (int, float)) and not isinstance(time, bool) and math.isfinite(time) and time > 0
         for time in times
     )
 
 
-def _choices(dims: Row) -> str:
+def _choices(dims: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in dims.items() if not _is_size(value))
 
 

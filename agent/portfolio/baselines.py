@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from agent.candidates import Candidate
 from agent.compiler import cuda_graph
@@ -17,6 +17,7 @@ from agent.dispatch.domain import dims_key
 from agent.errors import ProposalFailed
 from agent.portfolio.entries import TIE, Entry, eager_speedups, ranked_speedup, timed_rows
 from evaluator.sources import TaskSource
+from evaluator.verdict import ShapeResult, Summary
 
 #: Of a log speedup that two medians of the ranking give, at 95 %.
 _UNSURE = math.exp(1.96 * 0.02)
@@ -38,7 +39,7 @@ def baseline_entries(
     if not entries:
         return []
     entries = sorted(entries, key=lambda entry: entry.candidate.sha256)  # in whatever order they were judged
-    environment = entries[0].verdict.get("environment") or {}
+    environment = entries[0].verdict.environment
     found: list[Entry] = []
     known: dict[str, float] = {}
     for entry in entries:
@@ -46,7 +47,7 @@ def baseline_entries(
     own = {entry.candidate.sha256 for entry in entries}
     for candidate, baseline in _ways(task, device, int(environment.get("threads") or 1)):
         rows = _rows(entries, baseline)
-        speedups = {dims_key(row["dims"]): float(row["speedup"]) for row in rows}
+        speedups = {dims_key(row.dims): row.speedup or 0.0 for row in rows}
         if candidate.sha256 in judged and candidate.sha256 not in own:
             continue  # it was rejected
         if not any(speedup > known.get(key, 0.0) * (1 + TIE) for key, speedup in speedups.items()):
@@ -55,8 +56,8 @@ def baseline_entries(
         if candidate.sha256 in own:
             continue
         mean = statistics.geometric_mean(speedups.values())
-        summary = {"geomean_speedup": mean, "geomean_ci95": [mean / _UNSURE, mean * _UNSURE]}
-        verdict = {"verdict": "accepted", "summary": summary, "shapes": rows, "environment": environment}
+        summary = Summary(mean, (mean / _UNSURE, mean * _UNSURE))
+        verdict = replace(entries[0].verdict, summary=summary, shapes=rows)
         order = max(entry.order for entry in entries) + 1 + len(found)
         found.append(Entry(candidate, order, verdict, baseline=baseline))
     return found
@@ -77,24 +78,20 @@ def _ways(task: TaskSource, device: str, threads: int) -> Iterator[tuple[Candida
         return
 
 
-def _rows(entries: Sequence[Entry], baseline: str) -> list[dict[str, Any]]:
+def _rows(entries: Sequence[Entry], baseline: str) -> tuple[ShapeResult, ...]:
     """A row for each shape where the baseline was timed, by the median over the candidates' verdicts."""
-    rows: dict[str, Mapping[str, Any]] = {}
+    rows: dict[str, ShapeResult] = {}
     speedups: dict[str, list[float]] = {}
     for entry in entries:
         for row in timed_rows(entry.verdict):
             speedup = ranked_speedup(row, baseline)
             if speedup:
-                key = dims_key(row["dims"])
+                key = dims_key(row.dims)
                 rows.setdefault(key, row)
                 speedups.setdefault(key, []).append(speedup)
-    return [
-        {
-            **{name: row.get(name) for name in ("dims", "split", "weight", "baseline_us", "best_baseline")},
-            "baselines": row.get("baselines"),
-            "timed": True,
-            "speedup": (speedup := min(statistics.median(speedups[key]), 1.0)),
-            "ci95": [speedup / _UNSURE, speedup * _UNSURE],
-        }
-        for key, row in rows.items()
-    ]
+    found = []
+    for key, row in rows.items():
+        speedup = min(statistics.median(speedups[key]), 1.0)
+        interval = (speedup / _UNSURE, speedup * _UNSURE)
+        found.append(replace(row, candidate_us=None, speedup=speedup, ci95=interval, decision=None, pairs=()))
+    return tuple(found)

@@ -14,6 +14,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from agent.dispatch.domain import dims_key
+from evaluator.verdict import ShapeResult, Verdict
 
 _FEWEST = 2
 #: A group must be this much worse than the rest, or there is nothing to say.
@@ -42,40 +43,34 @@ class Cluster:
         return "\n".join([self.words, *shapes])
 
 
-def best_by_shape(verdicts: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], float]]:
+def best_by_shape(verdicts: Iterable[Verdict]) -> list[tuple[Mapping[str, Any], float]]:
     """Per visible shape the best speedup that an accepted candidate reached; the baseline counts as 1."""
     best: dict[str, tuple[Mapping[str, Any], float]] = {}
     for verdict in verdicts:
-        if verdict.get("verdict") != "accepted":
+        if verdict.verdict != "accepted":
             continue
         for row in visible_rows(verdict):
-            key = dims_key(row["dims"])
-            known = best.get(key, (row["dims"], 1.0))[1]
-            best[key] = (row["dims"], max(known, float(row["speedup"])))
+            key = dims_key(row.dims)
+            known = best.get(key, (row.dims, 1.0))[1]
+            best[key] = (row.dims, max(known, row.speedup or 0.0))
     return list(best.values())
 
 
-def visible_rows(verdict: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def visible_rows(verdict: Verdict) -> list[ShapeResult]:
     """Timed rows of the shapes that a proposer may see."""
-    return [
-        row
-        for row in verdict.get("shapes") or []
-        if row.get("split") == "visible" and row.get("timed") and row.get("speedup")
-    ]
+    return [row for row in verdict.shapes if row.split == "visible" and row.timed and row.speedup]
 
 
-def visible_geomean(verdict: Mapping[str, Any], within: Sequence[Mapping[str, Any]] | None = None) -> float:
+def visible_geomean(verdict: Verdict, within: Sequence[Mapping[str, Any]] | None = None) -> float:
     """Geometric mean speedup over visible shapes, or over those of them in `within`; 0 without any."""
     keys = None if within is None else {dims_key(dims) for dims in within}
     speedups = [
-        float(row["speedup"])
-        for row in visible_rows(verdict)
-        if keys is None or dims_key(row["dims"]) in keys
+        row.speedup or 0.0 for row in visible_rows(verdict) if keys is None or dims_key(row.dims) in keys
     ]
     return geometric_mean(speedups) if speedups else 0.0
 
 
-def worst_cluster(verdicts: Iterable[Mapping[str, Any]]) -> Cluster | None:
+def worst_cluster(verdicts: Iterable[Verdict]) -> Cluster | None:
     """The group of visible shapes with the lowest best speedup; None when no group is clearly worse than the rest."""
     return worst_group(best_by_shape(verdicts))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from agent.candidates import Candidate
 from agent.dispatch.domain import dims_key
+from agent.judging import Further
 from evaluator.fingerprint import platform
+from evaluator.verdict import ShapeResult, Verdict
 
 #: Speeds nearer than this are the same to a user, and a shorter file is easier to trust.
 TIE = 0.02
@@ -32,7 +33,7 @@ class Entry:
 
     candidate: Candidate
     order: int
-    verdict: Mapping[str, Any]
+    verdict: Verdict
     asked: frozenset[str] = frozenset()
     relative_joules: float | None = None
     baseline: str = ""
@@ -40,18 +41,15 @@ class Entry:
     @property
     def geomean(self) -> float:
         """Geometric mean of the speedups over the best baseline; weighted over the user's own shapes where they are known."""
-        return float(self._figures["geomean_speedup"])
+        traffic, summary = self.verdict.summary.traffic, self.verdict.summary
+        return float(traffic["geomean_speedup"] if traffic else summary.geomean_speedup or 0.0)
 
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of `geomean`; as wide as can be when the verdict has none."""
-        ci95 = self._figures.get("geomean_ci95")
+        traffic, summary = self.verdict.summary.traffic, self.verdict.summary
+        ci95 = traffic.get("geomean_ci95") if traffic else summary.geomean_ci95
         return (float(ci95[0]), float(ci95[1])) if ci95 else (0.0, math.inf)
-
-    @property
-    def _figures(self) -> Mapping[str, Any]:
-        summary: Mapping[str, Any] = self.verdict["summary"]
-        return summary.get("traffic") or summary
 
     @property
     def lines(self) -> int:
@@ -60,18 +58,18 @@ class Entry:
 
     def speedups(self) -> dict[str, float]:
         """Speedup per timed shape, keyed by `dims_key`."""
-        return {dims_key(row["dims"]): float(row["speedup"]) for row in timed_rows(self.verdict)}
+        return {dims_key(row.dims): row.speedup or 0.0 for row in timed_rows(self.verdict)}
 
     def weights(self) -> dict[str, float]:
         """How much each timed shape counts: all alike without traffic; with it, others as little as the rarest."""
         rows = timed_rows(self.verdict)
-        least = min((float(row["weight"]) for row in rows if row.get("weight")), default=1.0)
-        return {dims_key(row["dims"]): float(row.get("weight") or least) for row in rows}
+        least = min((row.weight for row in rows if row.weight), default=1.0)
+        return {dims_key(row.dims): row.weight or least for row in rows}
 
 
-def timed_rows(verdict: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def timed_rows(verdict: Verdict) -> list[ShapeResult]:
     """The rows of a verdict that carry a speedup."""
-    return [row for row in verdict.get("shapes") or [] if row.get("timed") and row.get("speedup")]
+    return [row for row in verdict.shapes if row.timed and row.speedup]
 
 
 def rank(entries: Sequence[Entry]) -> list[Entry]:
@@ -129,43 +127,41 @@ def tied(entries: Sequence[Entry], most: int) -> list[Entry]:
     return near[:most] if len(near) > 1 else []
 
 
-def with_further(entry: Entry, further: Sequence[Mapping[str, Any]]) -> list[Entry]:
+def with_further(entry: Entry, further: Sequence[Further]) -> list[Entry]:
     """The entry with the rows of further rounds; none at all if it was rejected in one of them."""
-    verdicts = [one["verdict"] for one in further]
-    if any(verdict["verdict"] not in ("accepted", "not_judged") for verdict in verdicts):
+    if any(one.verdict.verdict not in ("accepted", "not_judged") for one in further):
         return []
-    rows = [row for verdict in verdicts for row in timed_rows(verdict)]
-    asked = frozenset(dims_key(dims) for one in further for dims in one["asked"])
-    verdict = {**entry.verdict, "shapes": [*entry.verdict["shapes"], *rows]} if rows else entry.verdict
+    rows = [row for one in further for row in timed_rows(one.verdict)]
+    asked = frozenset(dims_key(dims) for one in further for dims in one.asked)
+    verdict = replace(entry.verdict, shapes=(*entry.verdict.shapes, *rows))
     return [replace(entry, verdict=verdict, asked=asked)]
 
 
-def wins_everywhere(validations: Sequence[Mapping[str, Any]]) -> bool:
+def wins_everywhere(validations: Sequence[Verdict]) -> bool:
     """Whether at every validation shape some candidate is confidently faster than the best baseline."""
     best: dict[str, float] = {}
     for verdict in validations:
         for row in timed_rows(verdict):
-            key = dims_key(row["dims"])
-            best[key] = max(best.get(key, 0.0), float((row.get("ci95") or (0.0,))[0]))
+            key = dims_key(row.dims)
+            best[key] = max(best.get(key, 0.0), row.ci95[0] if row.ci95 else 0.0)
     return bool(best) and min(best.values()) > 1.0
 
 
-def ranked_speedup(row: Mapping[str, Any], baseline: str) -> float | None:
+def ranked_speedup(row: ShapeResult, baseline: str) -> float | None:
     """A baseline's speed against the best one at a row's shape, both from the round that ranked them; None if it was not timed."""
-    ranked = row.get("baselines") or {}
-    own_us = (ranked.get(baseline) or {}).get("median_us")
-    best_us = (ranked.get(row.get("best_baseline") or "") or {}).get("median_us") or row.get("baseline_us")
+    own_us = (row.baselines.get(baseline) or {}).get("median_us")
+    best_us = (row.baselines.get(row.best_baseline or "") or {}).get("median_us") or row.baseline_us
     return float(best_us) / float(own_us) if own_us and best_us else None
 
 
-def eager_speedups(verdict: Mapping[str, Any]) -> dict[str, float]:
+def eager_speedups(verdict: Verdict) -> dict[str, float]:
     """Speed of the plain reference at the process's own number of threads against the best baseline, by `dims_key`."""
-    threads = (verdict.get("environment") or {}).get("threads")
+    threads = verdict.environment.get("threads")
     found = {}
     for row in timed_rows(verdict):
         speedup = ranked_speedup(row, f"eager/{threads}t") or ranked_speedup(row, "eager")
         if speedup:
-            found[dims_key(row["dims"])] = speedup
+            found[dims_key(row.dims)] = speedup
     return found
 
 
@@ -177,7 +173,7 @@ def speed_text(entry: Entry) -> str:
 
 def of_one_platform(entries: Sequence[Entry]) -> list[Entry]:
     """Those measured on the platform on which most were; among equals where the last one was, since the job is there now."""
-    keys = [platform(entry.verdict.get("environment") or {}) for entry in entries]
+    keys = [platform(entry.verdict.environment) for entry in entries]
     if not keys:
         return []
     last = {key: place for place, key in enumerate(keys)}

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from agent.dispatch.domain import dims_key
 from agent.portfolio.entries import Entry, eager_speedups, timed_rows
+from evaluator.verdict import ShapeResult
 
 Array = npt.NDArray[np.float64]
 
@@ -65,9 +66,9 @@ class Table:
 
 def tabulate(entries: Sequence[Entry]) -> Table:
     """The table of these candidates over every shape where at least one of them was timed."""
-    rows = [{dims_key(row["dims"]): row for row in timed_rows(entry.verdict)} for entry in entries]
+    rows = [{dims_key(row.dims): row for row in timed_rows(entry.verdict)} for entry in entries]
     keys = list(dict.fromkeys(key for found in rows for key in found))
-    shapes = [next(found[key]["dims"] for found in rows if key in found) for key in keys]
+    shapes = [next(found[key].dims for found in rows if key in found) for key in keys]
     gains = np.full((len(keys), len(entries)), np.nan)
     errors = gains.copy()
     reference = gains.copy()
@@ -75,7 +76,7 @@ def tabulate(entries: Sequence[Entry]) -> Table:
         eager = eager_speedups(entry.verdict)
         for line, key in enumerate(keys):
             if key in found:
-                gains[line, column] = math.log(float(found[key]["speedup"]))
+                gains[line, column] = math.log(found[key].speedup or math.nan)
                 errors[line, column] = error_of(found[key])
                 reference[line, column] = math.log(eager[key]) if key in eager else math.nan
     return Table(
@@ -88,14 +89,13 @@ def tabulate(entries: Sequence[Entry]) -> Table:
     )
 
 
-def error_of(row: Mapping[str, Any]) -> float:
+def error_of(row: ShapeResult) -> float:
     """Standard error of a row's log speedup, from the wider half of its interval; a row without one is worth little."""
-    ci95 = row.get("ci95")
-    if not ci95 or not 0 < float(ci95[0]) <= float(ci95[1]):
+    if not row.speedup or not row.ci95 or not 0 < row.ci95[0] <= row.ci95[1]:
         return 0.1
-    middle, low, high = (math.log(float(value)) for value in (row["speedup"], *ci95))
+    middle, low, high = (math.log(value) for value in (row.speedup, *row.ci95))
     error = max(middle - low, high - middle, 0.0) / _Z975
-    return error if row.get("pairs") else math.hypot(error, _ERROR_OF_A_PAIR)
+    return error if row.pairs else math.hypot(error, _ERROR_OF_A_PAIR)
 
 
 def bounds(

@@ -32,6 +32,7 @@ from agent.strategy.exemplars import Judged, judged_in
 from agent.strategy.recorded_random import recorded
 from agent.strategy.search import Search
 from agent.strategy_settings import Strategy
+from evaluator.verdict import Verdict
 
 _DETAIL_CHARACTERS = 3000
 _REASON_CHARACTERS = 300
@@ -355,11 +356,11 @@ class _First:
         return f"{self._origin}/{attempt.model + 1}/{attempt.sample}/{attempt.round}"
 
 
-def speedup_of(verdict: dict[str, Any] | None) -> float:
+def speedup_of(verdict: Verdict | None) -> float:
     """The geometric mean speedup of an accepted screen verdict, 0 of any other."""
-    if verdict is None or verdict["verdict"] != "accepted":
+    if verdict is None or verdict.verdict != "accepted":
         return 0.0
-    return float((verdict.get("summary") or {}).get("geomean_speedup") or 0.0)
+    return verdict.summary.geomean_speedup or 0.0
 
 
 def opening(
@@ -405,27 +406,25 @@ def _as_shown(one: Judged) -> dict[str, Any]:
     return {"speedup": one.speedup, "source": one.candidate.source}
 
 
-def after_verdict(verdict: dict[str, Any] | None) -> str:
+def after_verdict(verdict: Verdict | None) -> str:
     """The next user message after a screen verdict; empty when there is nothing to learn from it."""
-    if verdict is None or verdict["verdict"] in ("not_judged", "task_rejected"):
+    if verdict is None or verdict.verdict in ("not_judged", "task_rejected"):
         return ""
-    if verdict["verdict"] == "accepted":
-        speed = (verdict.get("summary") or {}).get("geomean_speedup") or 0.0
+    if verdict.verdict == "accepted":
+        speed = verdict.summary.geomean_speedup or 0.0
         aim = "It is not faster yet. Make it faster." if speed < _ENOUGH else "Make it faster still."
         shapes = listed(
-            f"{timed_words(row['dims'], row.get('stratum'))}: {row['speedup']:.2f}x ({row['candidate_us']:.1f} us against "
-            f"{row['baseline_us']:.1f} us, {row.get('best_baseline')})"
+            f"{timed_words(row.dims, row.stratum)}: {row.speedup:.2f}x ({row.candidate_us:.1f} us against "
+            f"{row.baseline_us:.1f} us, {row.best_baseline})"
             for row in visible_rows(verdict)
         )
         return fill("improve", shapes=shapes, aim=aim)
-    findings = listed(
-        f"{finding.get('rule')}: {finding.get('evidence')}" for finding in verdict.get("findings") or []
-    )
-    detail = str(verdict.get("detail") or "")[-_DETAIL_CHARACTERS:]
+    findings = listed(f"{finding.rule}: {finding.evidence}" for finding in verdict.findings)
+    detail = verdict.detail[-_DETAIL_CHARACTERS:]
     return fill(
         "repair",
-        verdict=verdict["verdict"],
-        reason=_one_line(verdict.get("reason") or ""),
+        verdict=verdict.verdict,
+        reason=_one_line(verdict.reason),
         findings=findings,
         places=mismatch.explained(verdict),
         detail=detail,
@@ -439,8 +438,7 @@ def baseline_times(context: ProposalContext) -> dict[str, str]:
         rows = visible_rows(verdict) if verdict else []
         if rows:
             return {
-                shape_words(row["dims"]): f": {row['baseline_us']:.1f} us ({row['best_baseline']})"
-                for row in rows
+                shape_words(row.dims): f": {row.baseline_us:.1f} us ({row.best_baseline})" for row in rows
             }
     return {}
 

@@ -28,6 +28,7 @@ from urllib.parse import quote, unquote
 from agent.candidates import Candidate
 from agent.errors import StoreCorrupt
 from agent.store import PHASES, worked_s
+from evaluator.verdict import Verdict, as_json, from_json
 
 _CANDIDATE_FILE = re.compile(r"(\d{5,})-([0-9a-f]{64})\.json")
 
@@ -58,14 +59,14 @@ class FolderStore:
             path = self.folder / "candidates" / f"{number:05d}-{candidate.sha256}.json"
             return self._write_new(path, dataclasses.asdict(candidate))
 
-    def verdict(self, sha256: str, phase: str) -> dict[str, Any] | None:
+    def verdict(self, sha256: str, phase: str) -> Verdict | None:
         """See `JobStore.verdict`."""
         value = self._read(self._verdict_path(sha256, phase))
-        return value if isinstance(value, dict) else None
+        return from_json(value) if isinstance(value, dict) else None
 
-    def add_verdict(self, sha256: str, phase: str, verdict: dict[str, Any]) -> bool:
+    def add_verdict(self, sha256: str, phase: str, verdict: Verdict) -> bool:
         """See `JobStore.add_verdict`."""
-        return self._write_new(self._verdict_path(sha256, phase), verdict)
+        return self._write_new(self._verdict_path(sha256, phase), as_json(verdict))
 
     def step(self, name: str) -> object | None:
         """See `JobStore.step`."""

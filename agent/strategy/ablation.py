@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from agent.memory.lessons import LESSON_STEPS
 from agent.portfolio.clusters import visible_geomean, visible_rows
 from agent.strategy.techniques import technique
+from evaluator.verdict import Verdict
 
 if TYPE_CHECKING:
     from agent.store import JobStore
@@ -114,8 +115,8 @@ def lesson(
     change: Change,
     winner_sha256: str,
     without_sha256: str,
-    winner: Mapping[str, Any],
-    without: Mapping[str, Any],
+    winner: Verdict,
+    without: Verdict,
     device: str,
 ) -> Lesson | None:
     """What the verdict of the file without a change teaches; None where that could not be judged.
@@ -128,7 +129,7 @@ def lesson(
         without: verdict of the file without it.
         device: "cpu" or "cuda".
     """
-    what, word = change.technique, without["verdict"]
+    what, word = change.technique, without.verdict
     if word == "accepted":
         common = _common(winner, without)
         if not common:
@@ -153,7 +154,7 @@ def lesson(
         return Lesson(kind, text, round(factor, 4), without_sha256, winner_sha256)
     if word in ("not_judged", "task_rejected"):
         return None
-    text = f"{what}: without it the result is {str(word).replace('_', ' ')}, so its own share of the speed is not known"
+    text = f"{what}: without it the result is {word.replace('_', ' ')}, so its own share of the speed is not known"
     return Lesson("change_is_needed", text, None, without_sha256, winner_sha256)
 
 
@@ -163,9 +164,9 @@ def first_paid(lessons: Sequence[Lesson]) -> Lesson | None:
     return max(paid, key=lambda one: one.factor or 0.0, default=None)
 
 
-def _common(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    theirs = [row["dims"] for row in visible_rows(second)]
-    return [row["dims"] for row in visible_rows(first) if row["dims"] in theirs]
+def _common(first: Verdict, second: Verdict) -> list[Mapping[str, Any]]:
+    theirs = [row.dims for row in visible_rows(second)]
+    return [row.dims for row in visible_rows(first) if row.dims in theirs]
 
 
 def _meaning(lines: Sequence[str]) -> list[str]:

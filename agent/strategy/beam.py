@@ -87,7 +87,7 @@ def _repairable(judged: Sequence[Judged]) -> list[Judged]:
     return [
         one
         for one in reversed(judged)
-        if one.verdict["verdict"] in _REPAIRABLE
+        if one.verdict.verdict in _REPAIRABLE
         and one.candidate.origin in ("llm", "policy", "external")
         and len(one.candidate.source) <= LONGEST_PARENT_CHARACTERS
         and one.candidate.sha256 not in parents  # its own repair is the one to go on from

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate
 from agent.extraction import extract
@@ -22,6 +22,7 @@ from agent.strategy import critic, mismatch, starting
 from agent.strategy.critic import Diagnosis
 from agent.strategy.exemplars import Exemplars, Judged
 from agent.strategy.novelty import likeness
+from evaluator.verdict import Verdict
 
 if TYPE_CHECKING:
     from agent.proposing import ProposalContext
@@ -124,7 +125,7 @@ class Conversation:
                 near = likeness(found.source, {sha: one.candidate.source for sha, one in tried.items()})
                 if not near.repeats(parent.mode):
                     return self._made(found.source, this, parent, diagnosis, reply)
-                outcome = tried[near.sha256].verdict["verdict"]
+                outcome = tried[near.sha256].verdict.verdict
                 follow_up = fill("repeated", outcome=outcome, change=diagnosis is not None)
             said = reply.text[-QUOTED_CHARACTERS:]
             messages = [*messages, Message("assistant", said), Message("user", follow_up)]
@@ -214,9 +215,9 @@ class Conversation:
             exemplars=replace(shown, successes=shown.successes[-1:]),
             source=source,
             verdict=verdict,
-            findings=[f"{one.get('rule')}: {one.get('evidence')}" for one in verdict.get("findings") or []],
+            findings=[f"{one.rule}: {one.evidence}" for one in verdict.findings],
             places=mismatch.explained(verdict),
-            detail=str(verdict.get("detail") or "")[-_DETAIL_CHARACTERS:],
+            detail=verdict.detail[-_DETAIL_CHARACTERS:],
             port_from=written.name if port and (written := language_of(source)) else "",
             device_name=self._device_name,
             history=self._history(this, parent),
@@ -236,15 +237,15 @@ class Conversation:
                 result = (
                     f"{before.speedup:.2f}x became {one.speedup:.2f}x"
                     if one.accepted
-                    else one.verdict["verdict"]
+                    else one.verdict.verdict
                 )
                 lines.append(f"{idea['change']}: {result}")
         return lines[-_HISTORY:]
 
 
-def _measured(verdict: Mapping[str, Any]) -> list[str]:
+def _measured(verdict: Verdict) -> list[str]:
     return [
-        f"{timed_words(row['dims'], row.get('stratum'))}: {row['speedup']:.2f}x "
-        f"({row['candidate_us']:.1f} us against {row['baseline_us']:.1f} us, {row.get('best_baseline')})"
+        f"{timed_words(row.dims, row.stratum)}: {row.speedup:.2f}x "
+        f"({row.candidate_us:.1f} us against {row.baseline_us:.1f} us, {row.best_baseline})"
         for row in visible_rows(verdict)
     ]

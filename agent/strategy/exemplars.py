@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate
 from agent.portfolio.clusters import visible_geomean
 from agent.strategy.graph_variants import is_graph_variant
+from evaluator.verdict import Verdict
 
 if TYPE_CHECKING:
     from agent.store import JobStore
@@ -38,12 +39,12 @@ class Judged:
     """A candidate and its screen verdict."""
 
     candidate: Candidate
-    verdict: Mapping[str, Any]
+    verdict: Verdict
 
     @property
     def accepted(self) -> bool:
         """Whether the referee took it."""
-        return self.verdict["verdict"] == "accepted"
+        return self.verdict.verdict == "accepted"
 
     @property
     def speedup(self) -> float:
@@ -58,7 +59,7 @@ def judged_in(store: JobStore, candidates: Sequence[Candidate]) -> list[Judged]:
         verdict = store.verdict(candidate.sha256, "screen")
         if verdict is None or is_graph_variant(candidate):
             continue
-        if verdict["verdict"] not in ("not_judged", "task_rejected"):
+        if verdict.verdict not in ("not_judged", "task_rejected"):
             found.append(Judged(candidate, verdict))
     return found
 
@@ -123,7 +124,7 @@ def draw(
     failures = [
         one
         for one in short
-        if one.verdict["verdict"] in _WORTH_SHOWING
+        if one.verdict.verdict in _WORTH_SHOWING
         and one.candidate.origin in ("llm", "policy")
         and one.candidate.sha256 not in leave_out
     ]

@@ -84,11 +84,11 @@ def _learn(context: ProposalContext, winner: Candidate, without: Candidate, chan
 
 def _is_accepted(context: ProposalContext, candidate: Candidate) -> bool:
     verdict = context.store.verdict(candidate.sha256, "screen")
-    return verdict is not None and verdict["verdict"] == "accepted" and not is_graph_variant(candidate)
+    return verdict is not None and verdict.verdict == "accepted" and not is_graph_variant(candidate)
 
 
 def _validated(context: ProposalContext, candidate: Candidate) -> float:
-    verdict = context.store.verdict(candidate.sha256, "validation") or {}
-    if verdict.get("verdict") != "accepted":
+    verdict = context.store.verdict(candidate.sha256, "validation")
+    if verdict is None or verdict.verdict != "accepted":
         return 0.0
-    return float((verdict.get("summary") or {}).get("geomean_speedup") or 0.0)
+    return verdict.summary.geomean_speedup or 0.0

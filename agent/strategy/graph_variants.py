@@ -6,14 +6,14 @@ launches alone, so it is judged as a graph, too: a candidate like any other, rig
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate
 from agent.compiler.cuda_graph import cuda_graph_source
 from agent.errors import ProposalFailed
 from agent.portfolio.entries import timed_rows
 from agent.strategy.ablation import ABLATED_STEPS
+from evaluator.verdict import Verdict
 
 if TYPE_CHECKING:
     from agent.store import JobStore
@@ -42,7 +42,7 @@ def graph_variant(store: JobStore, candidate: Candidate, device: str) -> Candida
     if candidate.origin == "compiler" and "torch.compile(" in candidate.source:
         return None  # reduce-overhead is that already
     verdicts = [store.verdict(candidate.sha256, phase) for phase in ("screen", "validation")]
-    accepted = [one for one in verdicts if one is not None and one["verdict"] == "accepted"]
+    accepted = [one for one in verdicts if one is not None and one.verdict == "accepted"]
     if len(accepted) < len(verdicts) or not any(_launches_matter(verdict) for verdict in accepted):
         return None
     try:
@@ -58,9 +58,8 @@ def is_graph_variant(candidate: Candidate) -> bool:
     return candidate.parent_sha256 is not None and candidate.label.endswith(_ENDING)
 
 
-def _launches_matter(verdict: Mapping[str, Any]) -> bool:
+def _launches_matter(verdict: Verdict) -> bool:
     return any(
-        str(row.get("best_baseline")).startswith(_GRAPHS)
-        or float(row.get("candidate_us") or _SHORT_US) < _SHORT_US
+        str(row.best_baseline).startswith(_GRAPHS) or (row.candidate_us or _SHORT_US) < _SHORT_US
         for row in timed_rows(verdict)
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from evaluator.verdict import Verdict
+
 _SHARES = {
     "all": "Every element is wrong",
     "most": "Most elements are wrong",
@@ -32,13 +34,12 @@ _PATTERNS = {
 }  # fmt: skip
 
 
-def explained(verdict: Mapping[str, Any]) -> list[str]:
+def explained(verdict: Verdict) -> list[str]:
     """Sentences about the wrong results of a verdict; empty when there is nothing to say."""
     found: list[str] = []
-    for finding in verdict.get("findings") or []:
-        places = finding.get("places")
-        if isinstance(places, Mapping) and places:
-            found += [sentence for sentence in sentences(places) if sentence not in found]
+    for finding in verdict.findings:
+        if finding.places:
+            found += [sentence for sentence in sentences(finding.places) if sentence not in found]
     return found
 
 

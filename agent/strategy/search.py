@@ -251,7 +251,7 @@ class Search:
             return
         yield candidate
         verdict = self._context.store.verdict(candidate.sha256, "screen")
-        if verdict is None or verdict["verdict"] != "accepted":
+        if verdict is None or verdict.verdict != "accepted":
             return
         # What a repair brings is its speed, what an improvement brings is what it gained.
         before = proposal.parent.judged.speedup

@@ -89,7 +89,7 @@ def tuned(context: ProposalContext, parent: Candidate, strategy: Strategy) -> It
         context.store.finish_step(f"made-by-tuning/{made.sha256}", {"parent": parent.sha256})
         yield made
         verdict = context.store.verdict(made.sha256, "screen")
-        if verdict is not None and verdict["verdict"] == "accepted":
+        if verdict is not None and verdict.verdict == "accepted":
             return
 
 
@@ -137,9 +137,9 @@ def read(data: bytes, settings: list[Any]) -> Found:
 
 def _shapes(context: ProposalContext, parent: Candidate) -> list[dict[str, Any]]:
     """Visible shapes to time at, slow and quick ones alike."""
-    verdict = context.store.verdict(parent.sha256, "screen") or {}
-    rows = sorted(visible_rows(verdict), key=lambda row: float(row.get("candidate_us") or 0.0))
-    shapes = [dict(row["dims"]) for row in rows]
+    verdict = context.store.verdict(parent.sha256, "screen")
+    rows = sorted(visible_rows(verdict) if verdict else [], key=lambda row: row.candidate_us or 0.0)
+    shapes = [dict(row.dims) for row in rows]
     if not shapes:
         shapes = [dict(dims) for dims in (context.description.get("shapes") or {}).get("visible") or [{}]]
     if len(shapes) <= MOST_SHAPES:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from agent.upkeep.reading import ReadBundle, Recorded
 from evaluator.fingerprint import changes, comparable, fingerprint, same_type, type_of
 from evaluator.sources import CandidateSource
-from evaluator.verdict import ran_no_kernel
+from evaluator.verdict import Verdict, ran_no_kernel
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -112,7 +112,7 @@ def verify(
     """
     candidate = CandidateSource(bundle.optimized, "external", "optimized.py", delivered=True)
 
-    def look(shapes: Sequence[Recorded]) -> dict[str, Any]:
+    def look(shapes: Sequence[Recorded]) -> Verdict:
         return referee.evaluate(
             bundle.task,
             candidate,
@@ -127,14 +127,12 @@ def verify(
         return conclude(bundle, [], max_regression)
     verdicts = [look(bundle.recorded)]
     doubtful = _doubtful(bundle, verdicts[0], max_regression)
-    if verdicts[0]["verdict"] == "accepted" and doubtful:
+    if verdicts[0].verdict == "accepted" and doubtful:
         verdicts.append(look(doubtful))
     return conclude(bundle, verdicts, max_regression)
 
 
-def conclude(
-    bundle: ReadBundle, verdicts: Sequence[Mapping[str, Any]], max_regression: float
-) -> Verification:
+def conclude(bundle: ReadBundle, verdicts: Sequence[Verdict], max_regression: float) -> Verification:
     """What one or two looks say together; the second one is at doubtful shapes only.
 
     Args:
@@ -142,10 +140,10 @@ def conclude(
         verdicts: of the same optimized.py, as the referee gives them.
         max_regression: the share by which a speedup may fall.
     """
-    environment = verdicts[0]["environment"] if verdicts else {}
+    environment = verdicts[0].environment if verdicts else {}
     same_terms = comparable(bundle.environment, environment)
-    word = next((one["verdict"] for one in verdicts if one["verdict"] != "accepted"), "accepted")
-    looks = [_measured(one) for one in verdicts if one["verdict"] == "accepted"]
+    word = next((one.verdict for one in verdicts if one.verdict != "accepted"), "accepted")
+    looks = [_measured(one) for one in verdicts if one.verdict == "accepted"]
     shapes = tuple(_check(shape, looks, bundle, same_terms, max_regression) for shape in bundle.recorded)
     changed = tuple(str(change) for change in changes(bundle.environment, environment)) if verdicts else ()
     ratio = _whole(shapes, same_terms)
@@ -164,20 +162,20 @@ def conclude(
     )
 
 
-def _doubtful(bundle: ReadBundle, verdict: Mapping[str, Any], max_regression: float) -> list[Recorded]:
+def _doubtful(bundle: ReadBundle, verdict: Verdict, max_regression: float) -> list[Recorded]:
     """Shapes that one look does not show to hold."""
-    same_terms = comparable(bundle.environment, verdict["environment"])
+    same_terms = comparable(bundle.environment, verdict.environment)
     looks = [_measured(verdict)]
     checks = [(shape, _check(shape, looks, bundle, same_terms, max_regression)) for shape in bundle.recorded]
     return [shape for shape, check in checks if check.status not in ("holds", "faster")]
 
 
-def _measured(verdict: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
+def _measured(verdict: Verdict) -> dict[str, tuple[float, float, float]]:
     """Speedup and interval of each timed shape, by `_key`."""
     return {
-        _key(row["dims"]): (row["speedup"], row["ci95"][0], row["ci95"][1])
-        for row in verdict["shapes"]
-        if row.get("timed") and row.get("speedup") and row.get("ci95")
+        _key(row.dims): (row.speedup, *row.ci95)
+        for row in verdict.shapes
+        if row.timed and row.speedup and row.ci95
     }
 
 
@@ -257,7 +255,7 @@ def _whole(shapes: Sequence[ShapeCheck], same_terms: bool) -> tuple[float, float
 
 def _result(
     bundle: ReadBundle,
-    verdicts: Sequence[Mapping[str, Any]],
+    verdicts: Sequence[Verdict],
     word: str,
     shapes: Sequence[ShapeCheck],
     ratio: tuple[float, float, float] | None,
@@ -267,9 +265,9 @@ def _result(
     """The result and the sentence that gives its reason."""
     if not bundle.recorded:
         return UNMEASURED, "the evidence holds no timed held-out shape of this optimized.py to compare with"
-    refused = next((one for one in verdicts if one["verdict"] == word != "accepted"), None)
+    refused = next((one for one in verdicts if one.verdict == word != "accepted"), None)
     if refused is not None:
-        said = f"the referee says {word}: {refused.get('reason', '')}"
+        said = f"the referee says {word}: {refused.reason}"
         if word in _NOT_THE_BUNDLE:
             return UNMEASURED, f"could not be measured: {said}"
         return REGRESSED, f"optimized.py is no longer accepted here; {said}"
@@ -303,7 +301,7 @@ def _result(
 
 def _remarks(
     bundle: ReadBundle,
-    verdicts: Sequence[Mapping[str, Any]],
+    verdicts: Sequence[Verdict],
     shapes: Sequence[ShapeCheck],
     environment: Mapping[str, Any],
     same_terms: bool,
@@ -327,7 +325,7 @@ def _remarks(
     stale = sum(shape.stale for shape in shapes)
     if stale:
         said.append(f"the evidence is stale at {stale} of {len(shapes)} shapes")
-    if "own_kernel" in bundle.labels and "own_kernel" not in verdicts[0].get("labels", ()):
+    if "own_kernel" in bundle.labels and "own_kernel" not in verdicts[0].labels:
         said.append(
             "its own kernels were seen to run then and not now: optimized.py probably runs the reference here; "
             "`ModelNew(...).kernelwright_explain(*inputs)` says why"

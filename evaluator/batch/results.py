@@ -14,6 +14,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from evaluator.verdict import Verdict, as_json
+
 _FIRST_BYTES = b'{"id": '
 
 
@@ -100,7 +102,7 @@ class Results:
         name: str | None,
         line: int,
         digest: str,
-        verdict: dict[str, Any],
+        verdict: Verdict,
         same_as: str | None = None,
     ) -> None:
         """Appends a verdict and waits until it is on disk. May be called from any thread.
@@ -111,7 +113,7 @@ class Results:
         record: dict[str, Any] = {"id": name, "line": line, "digest": digest}
         if same_as is not None:
             record["same_as"] = same_as
-        record["verdict"] = verdict
+        record["verdict"] = as_json(verdict)
         data = json.dumps(record).encode() + b"\n"
         with self._guard:
             try:

@@ -11,9 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from evaluator.batch.manifest import BadLine, Entry
 from evaluator.batch.places import Place
@@ -24,7 +23,7 @@ from evaluator.devices import Device, open_device
 from evaluator.errors import EvaluatorError, RefereeLost
 from evaluator.folders import verdicts_folder
 from evaluator.sources import sha256_of, task_folder
-from evaluator.verdict import NO_ROOM, as_json, without_measurement
+from evaluator.verdict import NO_ROOM, Verdict, without_measurement
 from evaluator.verdict_store import VerdictStore
 
 #: Opening a task and compiling its baselines does not count as the candidate's time. A referee silent for longer
@@ -238,13 +237,13 @@ class Batch:
             except EvaluatorError:
                 return  # the evaluation hits the same failure, restarts a lost referee, and reports why
 
-    def _had_no_room(self, entry: Entry, verdict: dict[str, Any]) -> bool:
+    def _had_no_room(self, entry: Entry, verdict: Verdict) -> bool:
         """Whether an entry found a GPU's memory full for the first time.
 
         It is then judged again when others are done.
         """
-        full = verdict["verdict"] == "not_judged" and any(
-            finding["rule"] == NO_ROOM for finding in verdict["findings"]
+        full = verdict.verdict == "not_judged" and any(
+            finding.rule == NO_ROOM for finding in verdict.findings
         )
         with self._guard:
             first = full and entry.id not in self._postponed
@@ -252,7 +251,7 @@ class Batch:
                 self._postponed.add(entry.id)
         return first
 
-    def _judge(self, entry: Entry, place: Place) -> dict[str, Any]:
+    def _judge(self, entry: Entry, place: Place) -> Verdict:
         """The verdict on an entry. A lost referee is restarted, and the entry tried once more.
 
         Raises:
@@ -307,17 +306,17 @@ class Batch:
 
     # -- verdicts ------------------------------------------------------------------------------------------------
 
-    def _finish(self, entry: Entry, verdict: dict[str, Any]) -> None:
+    def _finish(self, entry: Entry, verdict: Verdict) -> None:
         self._record(entry, verdict)
         for follower in self._followers.get(entry.id, ()):
-            candidate = {**verdict["candidate"], "label": follower.candidate.label}
-            task = {**verdict["task"], "name": follower.task.name}
-            self._record(follower, {**verdict, "task": task, "candidate": candidate}, entry.id)
+            candidate = {**verdict.candidate, "label": follower.candidate.label}
+            task = {**verdict.task, "name": follower.task.name}
+            self._record(follower, replace(verdict, task=task, candidate=candidate), entry.id)
 
-    def _record(self, line: Entry | BadLine, verdict: dict[str, Any], same_as: str | None = None) -> None:
+    def _record(self, line: Entry | BadLine, verdict: Verdict, same_as: str | None = None) -> None:
         self._results.add(line.id, line.line, line.digest, verdict, same_as)
         with self._guard:
-            self.counts[verdict["verdict"]] += 1
+            self.counts[verdict.verdict] += 1
 
 
 @contextmanager
@@ -348,33 +347,29 @@ def _needed(seats: Sequence[Place], entries: Sequence[Entry]) -> list[Place]:
     return needed
 
 
-def _not_judged(entry: Entry, reason: str) -> dict[str, Any]:
+def _not_judged(entry: Entry, reason: str) -> Verdict:
     candidate = entry.candidate
-    return as_json(
-        without_measurement(
-            "not_judged",
-            reason,
-            task={"name": entry.task.name, "sha256": entry.task.sha256},
-            candidate={"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label},
-            effort=entry.effort,
-            splits=entry.splits,
-            environment={"device": entry.device},
-        )
+    return without_measurement(
+        "not_judged",
+        reason,
+        task={"name": entry.task.name, "sha256": entry.task.sha256},
+        candidate={"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label},
+        effort=entry.effort,
+        splits=entry.splits,
+        environment={"device": entry.device},
     )
 
 
-def _unreadable(line: BadLine) -> dict[str, Any]:
+def _unreadable(line: BadLine) -> Verdict:
     nothing = sha256_of("")
-    return as_json(
-        without_measurement(
-            "not_judged",
-            f"line {line.line} of the manifest: {line.reason}",
-            task={"name": "", "sha256": nothing},
-            candidate={"sha256": nothing, "origin": "external", "label": line.id or ""},
-            effort="screen",
-            splits=(),
-            environment={},
-        )
+    return without_measurement(
+        "not_judged",
+        f"line {line.line} of the manifest: {line.reason}",
+        task={"name": "", "sha256": nothing},
+        candidate={"sha256": nothing, "origin": "external", "label": line.id or ""},
+        effort="screen",
+        splits=(),
+        environment={},
     )
 
 

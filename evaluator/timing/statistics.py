@@ -179,7 +179,7 @@ def summarize(
     low, high = np.exp(np.quantile(means, [0.025, 0.975]))
     return {
         "geomean_speedup": float(np.exp(middles @ weights)),
-        "geomean_ci95": [float(low), float(high)],
+        "geomean_ci95": (float(low), float(high)),
         "p5_speedup": float(np.exp(np.quantile(middles, 0.05))),
         "worst_speedup": float(np.exp(middles.min())),
         "share_slower": sum(decision == "slower" for decision in decisions) / count,

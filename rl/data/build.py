@@ -22,6 +22,7 @@ from evaluator.errors import EvaluatorError
 from evaluator.fingerprint import type_of
 from evaluator.keeping import replacing
 from evaluator.sources import TaskSource, sha256_of
+from evaluator.verdict import Verdict
 from rl.data.contrast import as_asked, with_shown
 from rl.data.lowering import NotMade
 from rl.data.proposals import LICENCES, Lead, Proposal
@@ -219,8 +220,8 @@ class Builder:
                     break
             else:
                 self._gone = 0
-                why = str(verdict.get("reason") or verdict.get("verdict"))
-                if verdict["verdict"] not in FAULTS - {"task_rejected"}:
+                why = verdict.reason or verdict.verdict
+                if verdict.verdict not in FAULTS - {"task_rejected"}:
                     break
                 verdict = None
         if verdict is None:
@@ -229,20 +230,14 @@ class Builder:
             return
         self._write_judged(proposal, form, verdict)
 
-    def _write_judged(self, proposal: Proposal, form: str, verdict: Mapping[str, Any]) -> None:
-        telling = [
-            one
-            for one in verdict.get("findings") or []
-            if one.get("severity") != "info" and one.get("rule") not in _HARMLESS
-        ]
-        speed = speed_of(verdict) if verdict["verdict"] == "accepted" else None
-        if verdict["verdict"] != "accepted":
-            self._write(proposal.id, "rejected", str(verdict["verdict"]), form=form)
+    def _write_judged(self, proposal: Proposal, form: str, verdict: Verdict) -> None:
+        telling = [one for one in verdict.findings if one.severity != "info" and one.rule not in _HARMLESS]
+        speed = speed_of(verdict) if verdict.verdict == "accepted" else None
+        if verdict.verdict != "accepted":
+            self._write(proposal.id, "rejected", verdict.verdict, form=form)
         elif telling:
             # A warning keeps nothing from being right, but nobody should learn to earn one.
-            self._write(
-                proposal.id, "rejected", f"accepted with the finding {telling[0].get('rule')}", form=form
-            )
+            self._write(proposal.id, "rejected", f"accepted with the finding {telling[0].rule}", form=form)
         elif speed is None:
             self._write(proposal.id, "rejected", "accepted, but no visible shape was timed", form=form)
         else:
@@ -306,7 +301,7 @@ def provenance_path(out: Path) -> Path:
     return out.with_name(f"{out.stem}.provenance.jsonl")
 
 
-def row_of(proposal: Proposal, dims: Mapping[str, Any], verdict: Mapping[str, Any], speedup: float) -> Row:
+def row_of(proposal: Proposal, dims: Mapping[str, Any], verdict: Verdict, speedup: float) -> Row:
     """The row of an accepted proposal."""
     return Row.model_validate(
         {
@@ -318,7 +313,7 @@ def row_of(proposal: Proposal, dims: Mapping[str, Any], verdict: Mapping[str, An
             "origin": proposal.origin,
             "dims": space_text(dims),
             "shapes": shapes_text(verdict),
-            "machine": type_of(verdict["environment"]),
+            "machine": type_of(verdict.environment),
             "speedup": speedup,
             "analysis": analysis_text(proposal.operations),
             "design": design_text(proposal.candidate),
@@ -326,17 +321,17 @@ def row_of(proposal: Proposal, dims: Mapping[str, Any], verdict: Mapping[str, An
     )
 
 
-def provenance_of(proposal: Proposal, verdict: Mapping[str, Any]) -> dict[str, Any]:
+def provenance_of(proposal: Proposal, verdict: Verdict) -> dict[str, Any]:
     """How a row came about, and under what it may be passed on."""
-    environment = verdict["environment"]
+    environment = verdict.environment
     return {
         "source": proposal.source,
         "about": dict(proposal.about),
         "licence": LICENCES[proposal.source],
         "task_sha256": proposal.task.sha256,
         "candidate_sha256": sha256_of(proposal.candidate),
-        "measured_at": verdict.get("measured_at"),
-        "effort": verdict.get("effort"),
+        "measured_at": verdict.measured_at,
+        "effort": verdict.effort,
         "environment": {
             name: environment.get(name)
             for name in ("device_name", "torch", "triton", "driver", "harness", "fingerprint")

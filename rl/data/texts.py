@@ -7,24 +7,23 @@ kernels compute. A model that learns them learns the form of an answer, and to b
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from agent.portfolio.clusters import visible_rows
 from agent.prompts.sizes import listed, shape_words
+from evaluator.verdict import Verdict
 
 #: As Inductor names its kernels.
 _KERNEL = re.compile(r"^(?:cpp|triton_[a-z]+)_fused_(\w{1,300}?)_\d+ = async_compile", re.MULTILINE)
 _MOST_SHAPES = 12
 
 
-def shapes_text(verdict: Mapping[str, Any]) -> str:
+def shapes_text(verdict: Verdict) -> str:
     """The visible shapes of a verdict, a line each, with the time of the best baseline."""
     lines = []
     for row in visible_rows(verdict)[:_MOST_SHAPES]:
-        known = row.get("baseline_us")
-        time = f": {known:.1f} us ({row.get('best_baseline')})" if known else ""
-        lines.append(shape_words(row["dims"]) + time)
+        time = f": {row.baseline_us:.1f} us ({row.best_baseline})" if row.baseline_us else ""
+        lines.append(shape_words(row.dims) + time)
     return listed(lines)
 
 

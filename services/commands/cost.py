@@ -24,6 +24,7 @@ from services.commands.terminal import AsJson, print_json
 
 if TYPE_CHECKING:
     from agent.performance.money import Serving
+    from evaluator.verdict import Verdict
 
 _EVIDENCE = "evidence.json"
 _MOST_BYTES = 256 << 20
@@ -113,8 +114,10 @@ def _evidence(path: Path) -> dict[str, Any]:
     return value
 
 
-def _merged(evidence: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(evidence: Mapping[str, Any]) -> Verdict:
     """All shapes that the delivered file or its first member was timed at, as one verdict."""
+    from evaluator.verdict import from_json
+
     verdicts = [one for one in evidence["verdicts"] if isinstance(one, dict)]
     members = evidence.get("members") or [{}]
     wanted = ((evidence.get("optimized") or {}).get("sha256"), members[0].get("sha256"))
@@ -130,4 +133,5 @@ def _merged(evidence: Mapping[str, Any]) -> dict[str, Any]:
                 shapes += [row for row in verdict.get("shapes") or () if isinstance(row, dict)]
     # The first that is said of a shape counts.
     first = {json.dumps(row.get("dims"), sort_keys=True): row for row in reversed(shapes)}
-    return {"environment": evidence.get("environment"), "shapes": list(first.values())}
+    environment = evidence.get("environment")
+    return from_json({"verdict": "accepted", "environment": environment, "shapes": list(first.values())})

@@ -102,7 +102,9 @@ def _cells(row: ranking.Row, weighted: bool) -> list[Text]:
     where = "" if row.measured_on != "screen" or row.geomean is None else " on visible shapes only"
     where += " (the winner was chosen without it)" if row.after_choice else ""
     where += f" on {plain_line(row.elsewhere)}" if row.elsewhere else ""
-    where += "".join(f"\n{plain_line(size)}" for size in by_size(row.summary).split(", ") if size)
+    where += "".join(
+        f"\n{plain_line(size)}" for size in by_size(row.summary.get("by_stratum") or {}).split(", ") if size
+    )
     return [
         Text(str(row.rank) if row.rank else ""),
         name,

@@ -11,7 +11,7 @@ from typing import Any
 from agent.performance import bad_regions, rate_map
 from agent.performance.drawing import draw
 from agent.performance.money import Prices, Serving, serving
-from evaluator.verdict import compiled_words
+from evaluator.verdict import compiled_words, from_json
 from services.dashboard import charts, event_text, formats, listing, ranking, words
 from services.db.models import FINAL_STATES
 
@@ -72,7 +72,7 @@ def job_context(
         "shapes": shapes,
         "own": own_shapes(candidate),
         "baseline_names": ranking.baseline_names(shapes),
-        "compiled_baselines": compiled_words(shapes),
+        "compiled_baselines": compiled_words(shape.get("baselines") or {} for shape in shapes),
         "shape_chart_wide": charts.shape_chart(timed, summary=summary, name="shapes-wide"),
         "shape_chart_narrow": charts.shape_chart(timed, summary=summary, narrow=True, name="shapes-narrow"),
         "map": rate_map_of(candidate, phase, verdict),
@@ -112,7 +112,7 @@ def rate_map_of(
         found = ranking.verdict_in(candidate or {}, earlier)
         if found is not None and earlier != phase:
             verdicts.append(found)
-    points = rate_map.points_of(verdicts)
+    points = rate_map.points_of(map(from_json, verdicts))
     if points is None:
         return None
     chart = rate_map.rate_map(points)
@@ -126,7 +126,7 @@ def rate_map_of(
 
 def costs(verdict: Mapping[str, Any] | None, prices: Prices | None) -> list[Serving]:
     """What calls cost on the device of this job, reference and optimized; nothing where no price applies and no joules are known."""
-    lines = serving([verdict] if verdict else [], prices or Prices())
+    lines = serving([from_json(verdict)] if verdict else [], prices or Prices())
     return [line for line in lines if line.usd_per_million is not None or line.joules is not None]
 
 

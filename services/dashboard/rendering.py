@@ -63,12 +63,19 @@ def static_url(name: str) -> str:
     return f"/ui/static/{name}?v={digest}"
 
 
+def _by_size(summary: Mapping[str, Any]) -> str:
+    return by_size(summary.get("by_stratum") or {})
+
+
 @cache
 def environment() -> Environment:
     """The template environment: escapes everything, and a misspelt name is an error."""
     names = "speedup interval microseconds seconds dollars count percent ratio weight clock clock_short dims breakable px"
     filters: dict[str, Callable[..., Any]] = {name: getattr(formats, name) for name in names.split()}
-    filters |= {"lines_of_code": lines_of_code, "by_size": by_size}
+    filters |= {
+        "lines_of_code": lines_of_code,
+        "by_size": _by_size,
+    }
     jinja = pages.environment(HERE / "templates", filters)
     jinja.globals.update(
         words=words,

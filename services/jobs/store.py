@@ -11,13 +11,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from agent.candidates import Candidate
 from agent.store import PHASES, worked_s
+from evaluator.verdict import Verdict, as_json, from_json
 from services.db import models
 from services.db.models import Job
 from services.db.outages import outliving
@@ -105,14 +106,14 @@ class SqlJobStore:
             return True
 
     @outliving
-    def verdict(self, sha256: str, phase: str) -> dict[str, Any] | None:
+    def verdict(self, sha256: str, phase: str) -> Verdict | None:
         """See `JobStore.verdict`."""
         query = self._verdict_query(sha256, phase)
         found = self._read_once(("verdict", sha256, phase), lambda session: session.scalar(query))
-        return cast(dict[str, Any] | None, found)
+        return from_json(found) if found else None
 
     @outliving
-    def add_verdict(self, sha256: str, phase: str, verdict: dict[str, Any]) -> bool:
+    def add_verdict(self, sha256: str, phase: str, verdict: Verdict) -> bool:
         """See `JobStore.add_verdict`.
 
         Raises:
@@ -120,7 +121,7 @@ class SqlJobStore:
         """
         if phase not in PHASES:
             raise ValueError(f"phase {phase!r} is unknown; it is one of {', '.join(PHASES)}")
-        body = shown_json(verdict)
+        body = shown_json(as_json(verdict))
         with self._writing() as session:
             if session.scalar(self._verdict_query(sha256, phase)) is not None:
                 return False
@@ -137,7 +138,7 @@ class SqlJobStore:
                 "reason": row.reason,
                 "geomean_speedup": row.geomean_speedup,
                 "ci95": [row.ci_low, row.ci_high] if row.ci_low is not None else None,
-                "elapsed_s": body.get("elapsed_s"),
+                "elapsed_s": verdict.elapsed_s,
             }
             events.append(session, self._job_id, "candidate.judged", data, once=f"{sha256}:{phase}")
             self._progressed(session)

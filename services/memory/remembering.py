@@ -14,6 +14,7 @@ from agent.knowledge.architectures import architecture_of_cpu, architecture_of_g
 from agent.memory.features import FEATURES_STEP, Features, features_of
 from agent.memory.lessons import LESSON_STEPS, JobFacts, Judged, entries_of
 from agent.strategy.ablation import ABLATED_STEPS
+from evaluator.verdict import from_json
 from services.db import models
 from services.db.session import Database
 from services.jobs.rows import step_value
@@ -75,7 +76,7 @@ def _judged(session: Session, job_id: str) -> list[Judged]:
         .order_by(models.Candidate.number)
     )
     return [
-        Judged(Candidate(row.source, row.origin, row.label, row.parent_sha256), body)
+        Judged(Candidate(row.source, row.origin, row.label, row.parent_sha256), from_json(body))
         for row, body in session.execute(query)
     ]
 
@@ -83,7 +84,7 @@ def _judged(session: Session, job_id: str) -> list[Judged]:
 def _architecture(device: str, judged: list[Judged]) -> str:
     if device == "cpu":
         return architecture_of_cpu()  # candidates for the CPU are judged where the worker runs
-    names = ((one.verdict.get("environment") or {}).get("device_name") for one in judged)
+    names = (one.verdict.environment.get("device_name") for one in judged)
     return next((architecture_of_gpu(str(name)) for name in names if name), "")
 
 

@@ -26,6 +26,7 @@ from evaluator.folders import default_work_dir
 from evaluator.profiling import ceilings
 from evaluator.profiling.profile import ProfileFailed, profile_task
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict
 
 _POLL_S = 0.05
 _log = logging.getLogger(__name__)
@@ -179,7 +180,7 @@ class JobReferee:
         """See `Referee.describe`."""
         return self._queue.call(self, lambda referee: referee.describe(task, **options))
 
-    def evaluate(self, task: TaskSource, candidate: CandidateSource, **options: Any) -> dict[str, Any]:
+    def evaluate(self, task: TaskSource, candidate: CandidateSource, **options: Any) -> Verdict:
         """See `Referee.evaluate`. A callback among `options` is called by the queue's thread."""
         return self._queue.call(self, lambda referee: referee.evaluate(task, candidate, **options))
 

@@ -20,6 +20,7 @@ from agent.spec import JobOutcome, JobSpec
 from evaluator.client import Referee
 from evaluator.errors import SandboxUnavailable, is_disk_trouble
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import as_json
 from services.db.models import Bundle, Evaluation, Job
 from services.db.outages import is_outage, through_outages
 from services.db.session import Database
@@ -179,7 +180,7 @@ class Runner:
                     submitted=True,
                     shapes=row.shapes,
                 )
-            return "succeeded", str(verdict.get("reason") or ""), verdict
+            return "succeeded", verdict.reason, as_json(verdict)
 
         self._under_watch(
             held,
@@ -359,7 +360,7 @@ class Runner:
                 outcome.reason,
                 verdict=outcome.verdict_word,
                 winner_sha256=outcome.winner_sha256,
-                summary=outcome.summary,
+                summary=as_json(outcome.summary) if outcome.summary else None,
             )
             if outcome.state == "succeeded":
                 recording.enter(session, job)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.client import ToolResult
+from evaluator.verdict import Verdict, from_json
 
 DIMS = {
     "rows": {"min": 1, "max": 4096, "multiple_of": 1, "default": 64},
@@ -107,15 +108,13 @@ class ScriptedReferee:
         shapes = {"visible": VISIBLE, "validation": VALIDATION, "held_out": [], "adversarial": []}
         return {"ok": True, "dims": DIMS, "shapes": shapes, "further": [], "processors": 132}
 
-    def evaluate(
-        self, task: Any, candidate: Any, *, splits: Sequence[str], effort: str, **_: Any
-    ) -> dict[str, Any]:
+    def evaluate(self, task: Any, candidate: Any, *, splits: Sequence[str], effort: str, **_: Any) -> Verdict:
         """The scripted verdict."""
         phase = next((one for one in ("held_out", "validation") if one in splits), "screen")
         self.judged.append((candidate.label, phase))
         verdict = self._says(candidate.label, phase)
         about = {"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label}
-        return {**verdict, "candidate": about, "splits": list(splits), "effort": effort}
+        return from_json({**verdict, "candidate": about, "splits": list(splits), "effort": effort})
 
     def run_tool(self, program: str, files: Mapping[str, str], **_: Any) -> ToolResult:
         """Runs a program that a test may trust."""

@@ -110,7 +110,7 @@ def spec(base_url: str | None = None, **more: Any) -> JobSpec:
 def judged(store: FolderStore) -> set[tuple[str, str, str]]:
     """(candidate, phase, verdict word) of everything that was judged; optimized.py holds measured figures, so by its name."""
     return {
-        (_known_by(candidate), phase, verdict["verdict"])
+        (_known_by(candidate), phase, verdict.verdict)
         for candidate in store.candidates()
         for phase in ("screen", "validation", "held_out")
         if (verdict := store.verdict(candidate.sha256, phase)) is not None

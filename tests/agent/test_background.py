@@ -17,6 +17,7 @@ from agent.memory.features import FEATURES_STEP, Features, features_of
 from agent.prompts import data
 from agent.stores.folder import FolderStore
 from evaluator.profiling.bottleneck import LABELS
+from evaluator.verdict import from_json
 
 SOURCE = "class Model:\n    def forward(self, x):\n        return F.softmax(x, dim=-1)\n"
 FEATURES = features_of(SOURCE, {})
@@ -42,7 +43,11 @@ def background(folder: Path, memory: Remembering | None = None, gpu: str = "NVID
     if gpu:
         candidate = Candidate(gpu, "human", "first")
         store.add_candidate(candidate)
-        store.add_verdict(candidate.sha256, "screen", {"environment": {"device_name": gpu}})
+        store.add_verdict(
+            candidate.sha256,
+            "screen",
+            from_json({"verdict": "accepted", "environment": {"device_name": gpu}}),
+        )
     return Background(store, SOURCE, {}, "cuda", memory)
 
 

@@ -21,6 +21,7 @@ from agent.replay import replay
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
 from agent.strategy_settings import Strategy
+from evaluator.verdict import from_json
 from tests.agent.strategy.judging import accepted
 from tests.agent.strategy.search_job import DESCRIPTION, TASK, by_source
 from tests.agent.strategy.test_search import by_prompt, file
@@ -165,7 +166,7 @@ def test_a_search_by_batch_asks_for_a_round_at_once_and_never_twice(tmp_path: Pa
     for number in range(2):
         earlier = Candidate(file(f"x.sin() * {number}.5 - {number}"), "human", f"library {number}")
         store.add_candidate(earlier)
-        store.add_verdict(earlier.sha256, "screen", accepted(2.0 + number))
+        store.add_verdict(earlier.sha256, "screen", from_json(accepted(2.0 + number)))
     strategy = Strategy(rounds=2, beam=2, branches=2, patience=9, seed=1, tune=False)
     asked: list[str] = []
     files: list[int] = []
@@ -174,7 +175,7 @@ def test_a_search_by_batch_asks_for_a_round_at_once_and_never_twice(tmp_path: Pa
             proposer = LLMProposer([choice(folder)], Budget(), strategy=strategy)
             for candidate in proposer.propose(where):
                 store.add_candidate(candidate)
-                store.add_verdict(candidate.sha256, "screen", by_source(candidate))
+                store.add_verdict(candidate.sha256, "screen", from_json(by_source(candidate)))
             break
         except AnswersAwaited:
             new = requests(folder)

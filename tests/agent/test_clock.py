@@ -19,6 +19,7 @@ from agent.store import worked_s
 from agent.stores.folder import FolderStore
 from agent.strategy_settings import Strategy
 from evaluator.errors import RefereeLost
+from evaluator.verdict import Verdict, from_json
 from tests.agent import small_job
 from tests.agent.scripted_referee import ScriptedReferee, refused, timed
 from tests.agent.test_scheduling import SPEC, Lines, labels, run
@@ -82,7 +83,7 @@ def test_where_no_time_is_left_for_held_out_shapes_the_bundle_says_so(
 ) -> None:
     store, referee = FolderStore(tmp_path), Hanging(hands, ("optimized.py", "held_out"))
     outcome = run(SPEC_60, store, referee, monkeypatch, Lines("human", 9))
-    assert (outcome.state, outcome.verdict_word, outcome.summary) == ("succeeded", "accepted", {})
+    assert (outcome.state, outcome.verdict_word, outcome.summary) == ("succeeded", "accepted", None)
     assert "2.00x [1.98, 2.02] against the best baseline over 6 validation shapes" in outcome.reason
     assert "not measured at held-out shapes: the budget is spent: 60 s; cut off: judging" in outcome.reason
     assert labels(referee) == ["human 0", "human 1"], (
@@ -112,11 +113,11 @@ def test_a_candidate_that_would_use_the_time_of_the_delivery_is_stopped_before_t
     allowed: list[float] = []
 
     class Slow(Hanging):
-        def evaluate(self, task: Any, candidate: Any, **options: Any) -> dict[str, Any]:
+        def evaluate(self, task: Any, candidate: Any, **options: Any) -> Verdict:
             if candidate.label == "human 1":
                 allowed.append(options["deadline_s"])
                 hands[0] += options["deadline_s"]
-                return refused("timeout", "it did not finish")
+                return from_json(refused("timeout", "it did not finish"))
             return super().evaluate(task, candidate, **options)
 
     store, referee = FolderStore(tmp_path), Slow(hands, ("", ""))

@@ -13,6 +13,7 @@ from evaluator.client import Referee
 from evaluator.profiling.bottleneck import LABELS
 from evaluator.profiling.profile import profile_task
 from evaluator.sources import TaskSource
+from evaluator.verdict import from_json
 from tests.agent import small_job
 from tests.agent.strategy.judging import accepted, row
 
@@ -63,11 +64,11 @@ def test_a_candidate_is_held_against_the_roofline_at_the_default_sizes(tmp_path:
     store = FolderStore(tmp_path)
     rows = [row({"rows": 4}, 1.0), row({"rows": 64}, 2.0), row({"rows": 64}, 4.0, "validation")]
     screen = accepted() | {"shapes": rows}
-    assert roofline_share(store, screen) is None
+    assert roofline_share(store, from_json(screen)) is None
     store.finish_step(DESCRIBE_STEP, {"ok": True, "dims": {"rows": {"min": 1, "max": 99, "default": 64}}})
     store.finish_step(PROFILE_STEP, {"least_s": 4.8e-6})
-    assert roofline_share(store, screen) == pytest.approx(0.96), "4.8 of 5 microseconds"
-    assert roofline_share(store, accepted() | {"shapes": rows[:1]}) is None
+    assert roofline_share(store, from_json(screen)) == pytest.approx(0.96), "4.8 of 5 microseconds"
+    assert roofline_share(store, from_json(accepted() | {"shapes": rows[:1]})) is None
     assert roofline_share(store, None) is None
 
 
@@ -75,4 +76,4 @@ def test_without_ceilings_there_is_no_roofline(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     store.finish_step(DESCRIBE_STEP, {"ok": True, "dims": {"rows": {"default": 64}}})
     store.finish_step(PROFILE_STEP, {"problem": "the ceilings of this device have not been measured"})
-    assert roofline_share(store, accepted() | {"shapes": [row({"rows": 64}, 2.0)]}) is None
+    assert roofline_share(store, from_json(accepted() | {"shapes": [row({"rows": 64}, 2.0)]})) is None

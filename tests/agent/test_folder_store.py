@@ -15,6 +15,7 @@ import pytest
 from agent.candidates import Candidate
 from agent.errors import StoreCorrupt
 from agent.stores.folder import FolderStore
+from evaluator.verdict import from_json
 
 
 def candidate(text: str) -> Candidate:
@@ -32,12 +33,12 @@ def test_candidates_come_back_in_order_and_once(tmp_path: Path) -> None:
 def test_a_verdict_is_never_stored_twice(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     assert store.verdict("ab", "screen") is None
-    assert store.add_verdict("ab", "screen", {"verdict": "accepted"})
-    assert not store.add_verdict("ab", "screen", {"verdict": "incorrect"})
-    assert store.verdict("ab", "screen") == {"verdict": "accepted"}
+    assert store.add_verdict("ab", "screen", from_json({"verdict": "accepted"}))
+    assert not store.add_verdict("ab", "screen", from_json({"verdict": "incorrect"}))
+    assert store.verdict("ab", "screen") == from_json({"verdict": "accepted"})
     assert store.verdict("ab", "validation") is None
     with pytest.raises(ValueError, match="phase"):
-        store.add_verdict("ab", "holdout", {})
+        store.add_verdict("ab", "holdout", from_json({"verdict": "accepted"}))
 
 
 def test_the_first_value_of_a_step_stays(tmp_path: Path) -> None:
@@ -80,11 +81,12 @@ import sys
 from pathlib import Path
 from agent.candidates import Candidate
 from agent.stores.folder import FolderStore
+from evaluator.verdict import from_json
 store = FolderStore(Path(sys.argv[1]))
 for number in range(10_000):
     candidate = Candidate(f"{sys.argv[2]}-{number}" + "x" * 5000, "llm", str(number))
     store.add_candidate(candidate)
-    store.add_verdict(candidate.sha256, "screen", {"verdict": "accepted", "text": "y" * 5000})
+    store.add_verdict(candidate.sha256, "screen", from_json({"verdict": "accepted", "detail": "y" * 5000}))
     store.event("candidate.judged", {"number": number})
     print(number, flush=True)
 """

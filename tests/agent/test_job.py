@@ -64,14 +64,14 @@ def test_a_job_from_proposals_to_a_bundle_and_again_for_nothing(
         before = small_job.judged(store)
         again = run_job(small_job.spec(server.base_url), store, referee, tmp_path / "out")
     assert outcome.state == "succeeded", outcome.reason
-    assert outcome.summary["geomean_speedup"] > 1.2
+    assert outcome.summary is not None and (outcome.summary.geomean_speedup or 0.0) > 1.2
     assert again == outcome
     assert len(server.requests) == asked == 4
     assert small_job.judged(store) == before
 
     by_label = {candidate.label: candidate for candidate in store.candidates()}
     words = {label: store.verdict(one.sha256, "screen") for label, one in by_label.items()}
-    assert {label: verdict and verdict["verdict"] for label, verdict in words.items()} == {
+    assert {label: verdict and verdict.verdict for label, verdict in words.items()} == {
         "first #1": "incorrect",
         "first #1 repaired": "accepted",
         "second #1": "runtime_error",
@@ -177,7 +177,7 @@ def test_a_referee_that_is_killed_is_replaced_unless_the_job_was_cancelled(
 def test_one_candidate_for_a_job_that_has_ended(referee: Referee, store: FolderStore) -> None:
     wrong = Candidate(small_job.WRONG, "external", "wrong")
     store.add_candidate(wrong)
-    assert judge_candidate(small_job.spec(), store, referee, wrong)["verdict"] == "incorrect"
+    assert judge_candidate(small_job.spec(), store, referee, wrong).verdict == "incorrect"
     assert store.verdict(wrong.sha256, "validation") is None
 
 

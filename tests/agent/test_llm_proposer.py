@@ -22,6 +22,7 @@ from agent.records import Records
 from agent.spec import Budget, ModelChoice
 from agent.stores.folder import FolderStore
 from evaluator.sources import TaskSource
+from evaluator.verdict import from_json
 from tests.agent.chat_server import Answer, ChatServer, chat_server
 
 TASK = TaskSource(
@@ -87,7 +88,7 @@ def judged(candidates: Iterator[Candidate], store: FolderStore, *verdicts: dict[
     left, found = list(verdicts), []
     for candidate in candidates:
         store.add_candidate(candidate)
-        store.add_verdict(candidate.sha256, "screen", left.pop(0) if left else verdict("accepted"))
+        store.add_verdict(candidate.sha256, "screen", from_json(left.pop(0) if left else verdict("accepted")))
         found.append(candidate)
     return found
 
@@ -100,7 +101,7 @@ def test_the_prompt_shows_the_task_and_visible_shapes_and_no_others(store: Folde
     earlier = Candidate("earlier", "compiler", "compile default")
     store.add_candidate(earlier)
     rows = [row("visible", 4, 1.0), row("validation", 48, 1.0)]
-    store.add_verdict(earlier.sha256, "screen", verdict("accepted", shapes=rows))
+    store.add_verdict(earlier.sha256, "screen", from_json(verdict("accepted", shapes=rows)))
     with chat_server(reply("x + x")) as server:
         judged(proposer(server).propose(context(store)), store, verdict("not_judged"))
     roles = [message["role"] for message in server.requests[0]["messages"]]
@@ -194,7 +195,7 @@ def test_a_resumed_job_pays_nothing_for_what_was_answered(store: FolderStore) ->
         first = next(running)
         store.add_candidate(first)
         del running  # killed here: answered, stored, not yet judged
-        store.add_verdict(first.sha256, "screen", verdict("incorrect"))
+        store.add_verdict(first.sha256, "screen", from_json(verdict("incorrect")))
         found = judged(proposer(server, samples=2).propose(context(store)), store)
         again = judged(proposer(server, samples=2).propose(context(store)), store)
     assert len(server.requests) == 4
@@ -324,7 +325,7 @@ def test_each_model_is_tried_and_the_better_buy_gets_the_rest(store: FolderStore
             candidate = next(running)
             store.add_candidate(candidate)
             fast = verdict("accepted", summary={"geomean_speedup": 1.5})
-            store.add_verdict(candidate.sha256, "screen", fast)
+            store.add_verdict(candidate.sha256, "screen", from_json(fast))
         running.close()
     assert numbers[:2] == ["dear", "dear"], "an attempt has two rounds"
     assert set(numbers[2:]) == {"cheap"}

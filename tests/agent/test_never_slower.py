@@ -17,6 +17,7 @@ from agent.job import run_job
 from agent.portfolio.ranking import RANKING_STEPS, last_ranking
 from agent.spec import JobOutcome
 from agent.stores.folder import FolderStore
+from evaluator.verdict import Summary, from_json
 from tests.agent import small_job
 from tests.agent.bundle.building import imported
 from tests.agent.scripted_referee import Says, ScriptedReferee, timed
@@ -61,7 +62,7 @@ def test_a_module_that_is_slower_on_held_out_shapes_is_no_success(tmp_path: Path
     assert not list((tmp_path / "out").glob("**/*.zip"))
     assert store.events()[-1]["name"] == "job.failed"
     with pytest.raises(ValueError, match=r"0\.46x"):
-        JobOutcome("succeeded", "accepted", "", summary={"geomean_speedup": 0.46})
+        JobOutcome("succeeded", "accepted", "", summary=Summary(0.46))
     again, _, referee = run(tmp_path, says(1.5, 9.9))
     assert again == outcome and referee.judged == [], "held-out shapes are looked at once"
 
@@ -119,7 +120,7 @@ def test_a_module_that_runs_the_reference_everywhere_is_no_success(
     ],
 )
 def test_what_held_out_figures_allow_to_deliver(summary: dict[str, Any], delivered: bool) -> None:
-    assert is_improvement(summary) is delivered
+    assert is_improvement(from_json({"verdict": "accepted", "summary": summary}).summary) is delivered
 
 
 def test_where_every_candidate_is_slower_no_module_is_made(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_want_of_memory_is_tried_again_at_the_end_and_is_no_verdict(
     for candidate in store.candidates()[:3]:
         for phase in ("screen", "validation"):
             found = store.verdict(candidate.sha256, phase)
-            assert found is not None and found["verdict"] == "accepted"
+            assert found is not None and found.verdict == "accepted"
 
 
 def test_what_the_budget_does_not_allow_to_try_again_keeps_its_verdict(
@@ -197,7 +197,7 @@ def test_what_the_budget_does_not_allow_to_try_again_keeps_its_verdict(
     run(replace(SPEC, budget=Budget(candidates=1)), store, referee, monkeypatch, Lines("human", 3))
     assert labels(referee) == ["human 0", "human 1"]
     found = store.verdict(store.candidates()[0].sha256, "screen")
-    assert found is not None and found["verdict"] == "not_judged"
+    assert found is not None and found.verdict == "not_judged"
 
 
 def test_memory_that_never_comes_free_ends_in_a_verdict_of_ours(
@@ -209,7 +209,7 @@ def test_memory_that_never_comes_free_ends_in_a_verdict_of_ours(
     assert labels(referee) == ["human 0"] * 3, "once more at the end, and there as any fault of ours"
     (candidate,) = store.candidates()
     found = store.verdict(candidate.sha256, "screen")
-    assert found is not None and found["verdict"] == "not_judged"
+    assert found is not None and found.verdict == "not_judged"
 
 
 def test_the_first_accepted_candidate_is_told_of_before_it_is_validated(

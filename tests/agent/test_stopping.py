@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from agent.job import _Job
 from agent.spec import Budget, JobSpec
 from agent.stores.folder import FolderStore
 from evaluator.sources import TaskSource
+from evaluator.verdict import Verdict, from_json
 from tests.agent.strategy.judging import accepted, row
 
 SPEC = JobSpec("job", "twice", TaskSource("twice", "x"), budget=Budget(plateau=40))
@@ -24,7 +24,7 @@ class CountingStore(FolderStore):
 
     reads = 0
 
-    def verdict(self, sha256: str, phase: str) -> dict[str, Any] | None:
+    def verdict(self, sha256: str, phase: str) -> Verdict | None:
         """See `JobStore.verdict`."""
         self.reads += 1
         return super().verdict(sha256, phase)
@@ -40,7 +40,9 @@ def judged(store: FolderStore, name: str, speedup: float) -> None:
     summary = {"geomean_speedup": speedup, "geomean_ci95": [speedup * 0.99, speedup * 1.01]}
     rows = [row({"rows": 64}, speedup)]  # 10 us over the speedup
     for phase in ("screen", "validation"):
-        store.add_verdict(candidate.sha256, phase, accepted() | {"shapes": rows, "summary": summary})
+        store.add_verdict(
+            candidate.sha256, phase, from_json(accepted() | {"shapes": rows, "summary": summary})
+        )
 
 
 @pytest.mark.parametrize(("least_us", "ends"), [(4.9, True), (4.0, False), (20.0, False)])

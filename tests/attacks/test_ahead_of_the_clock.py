@@ -321,7 +321,7 @@ def test_work_at_another_time_gains_nothing(case: str, referee: Referee) -> None
             partial(referee.evaluate, task, candidate, shapes={"visible": [shape]}, splits=["visible"])
         )
         words = ("accepted", "cheating", "incorrect", "contract_violation")
-        assert verdict["verdict"] in words, verdict["reason"]
-        if verdict["verdict"] != "accepted" or verdict["summary"]["geomean_speedup"] <= 1.05:
+        assert verdict.verdict in words, verdict.reason
+        if verdict.verdict != "accepted" or verdict.summary.geomean_speedup <= 1.05:
             return
-    pytest.fail(f"{case}: {verdict['summary']}")
+    pytest.fail(f"{case}: {verdict.summary}")

@@ -183,13 +183,13 @@ def test_a_chain_of_its_own_is_seen(referee: Referee, source: str, rule: str) ->
     candidate = CandidateSource(source, "external", rule)
     shapes = {"visible": [{"rows": 8, "cols": 8192}]}
     verdict = until_timed(lambda: referee.evaluate(LINEAR, candidate, shapes=shapes, splits=["visible"]))
-    assert verdict["verdict"] == "cheating", (verdict["reason"], verdict["summary"])
-    assert rule in [finding["rule"] for finding in verdict["findings"]]
+    assert verdict.verdict == "cheating", (verdict.reason, verdict.summary)
+    assert rule in [finding.rule for finding in verdict.findings]
 
 
 def test_an_output_of_which_only_the_looked_at_is_there_gains_nothing(referee: Referee) -> None:
     candidate = CandidateSource(DEFERS, "external", "defers what is not looked at")
     shapes = {"visible": [{"rows": 8, "cols": 8192}]}
     verdict = until_timed(lambda: referee.evaluate(LINEAR, candidate, shapes=shapes, splits=["visible"]))
-    assert verdict["verdict"] == "cheating", (verdict["reason"], verdict["summary"])
-    assert "broken_chain" in [finding["rule"] for finding in verdict["findings"]]
+    assert verdict.verdict == "cheating", (verdict.reason, verdict.summary)
+    assert "broken_chain" in [finding.rule for finding in verdict.findings]

@@ -23,6 +23,7 @@ import pytest
 from evaluator.client import Referee
 from evaluator.folders import verdicts_folder
 from evaluator.sources import CandidateSource
+from evaluator.verdict import Verdict
 from tests.attacks.test_candidates import HERE, TASK, expectation
 
 BREAKOUTS = sorted((HERE / "breakouts").glob("*.py"))
@@ -120,7 +121,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
             victim.wait()
 
 
-def judge(referee: Referee, source: str, label: str, deadline_s: float = _LONG_S) -> dict[str, Any]:
+def judge(referee: Referee, source: str, label: str, deadline_s: float = _LONG_S) -> Verdict:
     candidate = CandidateSource(source, "external", label)
     return referee.evaluate(TASK, candidate, splits=["adversarial"], shapes=SHAPES, deadline_s=deadline_s)
 
@@ -129,8 +130,8 @@ def check_the_next(referee: Referee) -> None:
     """What a fresh machine says of these two is known: the reference's own formula, and zeros."""
     for label, word, rules in (("honest", "accepted", []), ("zeros", "incorrect", ["constant_output"])):
         verdict = judge(referee, (HERE / "candidates" / f"{label}.py").read_text(), label)
-        found = [finding["rule"] for finding in verdict["findings"] if finding["severity"] != "info"]
-        assert (verdict["verdict"], found) == (word, rules), verdict["reason"]
+        found = [finding.rule for finding in verdict.findings if finding.severity != "info"]
+        assert (verdict.verdict, found) == (word, rules), verdict.reason
 
 
 def test_a_fresh_machine_says_what_the_next_ones_are_compared_with(outside: Outside) -> None:
@@ -151,7 +152,7 @@ def test_no_way_out_and_no_trace(path: Path, outside: Outside) -> None:
             while not survivors():
                 assert not judging.done()
         verdict = judging.result()
-    assert verdict["verdict"] in words, (verdict["reason"], verdict["detail"])
+    assert verdict.verdict in words, (verdict.reason, verdict.detail)
     assert time.monotonic() - started < deadline_s + 10
     outside.check()
     check_the_next(outside.referee)
@@ -164,8 +165,8 @@ def test_a_way_that_works_is_seen(outside: Outside) -> None:
         "WAYS = [", "def in_its_own_folder():\n    open('mine', 'w').close()\n\n\nWAYS = [in_its_own_folder, "
     )
     verdict = judge(outside.referee, source.replace("FACTS = {}", f"FACTS = {outside.facts!r}"), "planted")
-    assert verdict["verdict"] == "runtime_error"
-    assert "these worked: ['in_its_own_folder']" in verdict["reason"]
+    assert verdict.verdict == "runtime_error"
+    assert "these worked: ['in_its_own_folder']" in verdict.reason
 
 
 def test_a_survivor_is_seen() -> None:

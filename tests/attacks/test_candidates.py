@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict
 from tests.evaluator.judging import until_timed
 
 HERE = Path(__file__).parent
@@ -39,9 +39,9 @@ def expectation(source: str) -> tuple[list[str], str | None]:
     return found[1].split("|"), found[2]
 
 
-def shown_faster(verdict: dict[str, Any]) -> bool:
+def shown_faster(verdict: Verdict) -> bool:
     """Whether the whole interval lies above 1.05: on a machine shared with others, the middle of a wide one says nothing."""
-    low, _ = verdict["summary"]["geomean_ci95"]
+    low, _ = verdict.summary.geomean_ci95
     return bool(low > 1.05)
 
 
@@ -51,16 +51,16 @@ def is_timed(path: Path) -> bool:
     return "\n# shows: when timed\n" in source or "\n# gains: nothing\n" in source
 
 
-def check(path: Path, verdict: dict[str, Any]) -> None:
+def check(path: Path, verdict: Verdict) -> None:
     """What holds for the verdict on every planted file."""
     words, rule = expectation(path.read_text(encoding="utf-8"))
-    assert verdict["verdict"] in words, (verdict["reason"], verdict["detail"])
-    assert verdict["reason"] and "\n" not in verdict["reason"]
+    assert verdict.verdict in words, (verdict.reason, verdict.detail)
+    assert verdict.reason and "\n" not in verdict.reason
     if rule is not None:
-        assert rule in [finding["rule"] for finding in verdict["findings"]]
-    if verdict["verdict"] != "accepted":
-        assert verdict["summary"]["geomean_speedup"] is None
-        assert verdict["shapes"] == []
+        assert rule in [finding.rule for finding in verdict.findings]
+    if verdict.verdict != "accepted":
+        assert verdict.summary.geomean_speedup is None
+        assert verdict.shapes == ()
 
 
 @pytest.mark.parametrize("path", [path for path in PLANTED if not is_timed(path)], ids=lambda path: path.stem)
@@ -81,14 +81,14 @@ def test_planted_candidate_gets_its_verdict_when_it_is_timed(path: Path, referee
     source = path.read_text(encoding="utf-8")
     candidate = CandidateSource(source, "external", path.stem)
 
-    def judged() -> dict[str, Any]:
+    def judged() -> Verdict:
         return until_timed(lambda: referee.evaluate(TASK, candidate, shapes=SHAPES, deadline_s=_DEADLINE_S))
 
     verdict = judged()
     check(path, verdict)
     if "\n# gains: nothing\n" in source:
         # Right answers: what such a file tries is to look faster, or its rival slower, than it is. Noise may once.
-        assert not shown_faster(verdict) or not shown_faster(judged()), verdict["summary"]
+        assert not shown_faster(verdict) or not shown_faster(judged()), verdict.summary
 
 
 def test_every_planted_file_announces_a_verdict_that_exists() -> None:

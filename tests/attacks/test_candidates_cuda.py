@@ -51,15 +51,15 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
     verdict = until_timed(
         lambda: referee.evaluate(task, candidate, shapes=SHAPES[task.name], deadline_s=deadline_s)
     )
-    assert verdict["verdict"] in words, (verdict["reason"], verdict["detail"])
+    assert verdict.verdict in words, (verdict.reason, verdict.detail)
     if rule is not None:
-        assert rule in [finding["rule"] for finding in verdict["findings"]]
-    if "\n# gains: nothing\n" in source and verdict["verdict"] == "accepted":
-        assert verdict["summary"]["geomean_speedup"] <= 1.05, verdict["summary"]
+        assert rule in [finding.rule for finding in verdict.findings]
+    if "\n# gains: nothing\n" in source and verdict.verdict == "accepted":
+        assert verdict.summary.geomean_speedup <= 1.05, verdict.summary
 
 
 def test_an_honest_candidate_is_accepted_after_all_that(referee: Referee) -> None:
     source = (HERE / "candidates_cuda" / "honest.py").read_text(encoding="utf-8")
     candidate = CandidateSource(source, "external", "honest")
     verdict = until_timed(lambda: referee.evaluate(TASK, candidate, shapes=SHAPES["attacked"]))
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)

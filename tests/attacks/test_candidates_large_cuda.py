@@ -40,12 +40,12 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
             LARGE_TASK, candidate, shapes=LARGE_SHAPES, splits=["visible"], deadline_s=200.0
         )
     )
-    print(verdict["verdict"], verdict["summary"]["geomean_speedup"], verdict["reason"], verdict["stages_s"])
-    assert verdict["verdict"] in words, (verdict["reason"], verdict["detail"])
-    rules = [finding["rule"] for finding in verdict["findings"]]
+    print(verdict.verdict, verdict.summary.geomean_speedup, verdict.reason, verdict.stages_s)
+    assert verdict.verdict in words, (verdict.reason, verdict.detail)
+    rules = [finding.rule for finding in verdict.findings]
     if rule is not None:
         assert rule in rules
-    if verdict["verdict"] == "accepted":
+    if verdict.verdict == "accepted":
         assert "oracle_on_part" in rules, "the shape is not judged as a large one"
         if "\n# gains: nothing\n" in source:
-            assert verdict["summary"]["geomean_speedup"] <= 1.05, verdict["summary"]
+            assert verdict.summary.geomean_speedup <= 1.05, verdict.summary

@@ -40,12 +40,12 @@ def test_a_twin_gets_its_verdict(path: Path, referee: Referee) -> None:
     words, rule = expectation(source)
     twin = CandidateSource(cuda_graph_source(source, path.stem, "ModelNew"), "external", path.stem)
     verdict = until_timed(lambda: referee.evaluate(TASK, twin, shapes=SHAPES, deadline_s=200.0))
-    print(verdict["verdict"], verdict["summary"]["geomean_speedup"], verdict["reason"])
-    assert verdict["verdict"] in words, (verdict["reason"], verdict["detail"])
+    print(verdict.verdict, verdict.summary.geomean_speedup, verdict.reason)
+    assert verdict.verdict in words, (verdict.reason, verdict.detail)
     if rule is not None:
-        assert rule in [finding["rule"] for finding in verdict["findings"]]
-    if "\n# gains: nothing\n" in source and verdict["verdict"] == "accepted":
-        assert verdict["summary"]["geomean_speedup"] <= 1.05, verdict["summary"]
+        assert rule in [finding.rule for finding in verdict.findings]
+    if "\n# gains: nothing\n" in source and verdict.verdict == "accepted":
+        assert verdict.summary.geomean_speedup <= 1.05, verdict.summary
 
 
 @pytest.mark.gpu
@@ -64,7 +64,5 @@ def test_who_is_right_alone_is_no_better_in_the_referee_s_own_graph(name: str, r
             deadline_s=200.0,
         )
     )
-    print(verdict["verdict"], verdict["reason"], [row.get("captured") for row in verdict["shapes"]])
-    assert verdict["verdict"] in ("cheating", "incorrect", "contract_violation", "runtime_error"), verdict[
-        "reason"
-    ]
+    print(verdict.verdict, verdict.reason, [row.captured for row in verdict.shapes])
+    assert verdict.verdict in ("cheating", "incorrect", "contract_violation", "runtime_error"), verdict.reason

@@ -34,4 +34,4 @@ def test_compiled_candidate_without_the_header_it_needs(
         verdict = until_timed(lambda: core.evaluate(request, lambda *_: None))
     finally:
         core.close()
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)

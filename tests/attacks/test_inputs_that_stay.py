@@ -68,6 +68,6 @@ SHAPES = {"visible": [{"rows": 256, "cols": 96}, {"rows": 64, "cols": 40}]}
 def test_a_candidate_that_makes_its_inputs_fit_its_outputs(referee: Referee, do: str, word: str) -> None:
     candidate = CandidateSource(HONEST.replace("DO", do), "external", "candidate")
     verdict = until_timed(lambda: referee.evaluate(TASK, candidate, shapes=SHAPES))
-    assert verdict["verdict"] == word, (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == word, (verdict.reason, verdict.detail)
     if do:
-        assert "input_tampered" in [finding["rule"] for finding in verdict["findings"]]
+        assert "input_tampered" in [finding.rule for finding in verdict.findings]

@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
 from evaluator.referee.sides.side import Side
 from evaluator.sources import CandidateSource, TaskSource, task_folder
+from evaluator.verdict import Verdict
 from tests.attacks.test_candidates import SHAPES, TASK
 from tests.evaluator.few_baselines import without_autotune
 from tests.evaluator.judging import until_timed
@@ -61,7 +61,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
         referee.close()
 
 
-def judge(core: RefereeCore, task: TaskSource, source: str, splits: tuple[str, ...]) -> dict[str, Any]:
+def judge(core: RefereeCore, task: TaskSource, source: str, splits: tuple[str, ...]) -> Verdict:
     request = Request(task, CandidateSource(source, "external", "kept"), "screen", splits, SHAPES, 240.0)
     return until_timed(lambda: core.evaluate(request, lambda *_: None))
 
@@ -85,11 +85,11 @@ def poison(core: RefereeCore) -> str:
 
 
 def test_a_candidate_cannot_write_what_is_kept(core: RefereeCore) -> None:
-    assert judge(core, TASK, HONEST, ("visible",))["verdict"] == "accepted"
+    assert judge(core, TASK, HONEST, ("visible",)).verdict == "accepted"
     before = kept(core)
     assert {name.split("/")[0] for name in before} >= {"baselines", "store"}
     verdict = judge(core, TASK, poison(core) + HONEST.partition("\n")[2], ("adversarial",))
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
     assert kept(core) == before
 
 
@@ -101,7 +101,7 @@ def test_another_task_cannot_write_it_either(core: RefereeCore) -> None:
         poison(core) + TASK.source.partition("\n\n")[2].replace("from __future__ import annotations", ""),
     )
     verdict = judge(core, other, HONEST, ("adversarial",))
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
     assert {name: digest for name, digest in kept(core).items() if name in before} == before
     assert not [name for name in kept(core) if name.endswith("planted")]
 

@@ -6,12 +6,11 @@ harness in its process replaced in whole, in part, beside a busy main thread, or
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource
+from evaluator.verdict import Verdict
 from tests.attacks.test_candidates import TASK
 from tests.evaluator.judging import until_timed
 
@@ -158,7 +157,7 @@ found.walk = of_c
 _SMALL = [{"rows": 128, "cols": 512}]
 
 
-def judge(referee: Referee, source: str, label: str) -> dict[str, Any]:
+def judge(referee: Referee, source: str, label: str) -> Verdict:
     candidate = CandidateSource(source, "external", label)
     return until_timed(
         lambda: referee.evaluate(TASK, candidate, shapes={"visible": _SMALL}, splits=["visible"])
@@ -167,12 +166,12 @@ def judge(referee: Referee, source: str, label: str) -> dict[str, Any]:
 
 def test_the_kernel_itself_is_accepted(referee: Referee) -> None:
     verdict = judge(referee, _KERNEL + _LOOP, "called as everybody is")
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
 
 
 @pytest.mark.parametrize("place", _PLACES)
 def test_a_loop_of_its_own_is_cheating(place: str, referee: Referee) -> None:
     verdict = judge(referee, _KERNEL + _LOOP + _PLACES[place] + "\n", place)
-    assert verdict["verdict"] == "cheating", (verdict["reason"], verdict["detail"])
-    assert "harness_replaced" in [finding["rule"] for finding in verdict["findings"]]
-    assert verdict["summary"]["geomean_speedup"] is None
+    assert verdict.verdict == "cheating", (verdict.reason, verdict.detail)
+    assert "harness_replaced" in [finding.rule for finding in verdict.findings]
+    assert verdict.summary.geomean_speedup is None

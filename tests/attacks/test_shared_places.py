@@ -6,6 +6,7 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource
+from evaluator.verdict import Verdict
 from tests.attacks.test_candidates import SHAPES, TASK
 
 pytestmark = [pytest.mark.attacks, pytest.mark.timeout(240)]
@@ -78,7 +79,7 @@ for _path in [*SOURCES, LIBRARY]:
 """
 
 
-def judged(referee: Referee, source: str, label: str) -> dict[str, object]:
+def judged(referee: Referee, source: str, label: str) -> Verdict:
     return referee.evaluate(
         TASK, CandidateSource(source, "external", label), shapes=SHAPES, splits=["adversarial"]
     )
@@ -86,20 +87,20 @@ def judged(referee: Referee, source: str, label: str) -> dict[str, object]:
 
 def test_what_one_candidate_leaves_the_next_does_not_find(referee: Referee) -> None:
     leaves = judged(referee, _LEAVES + _MODEL.replace("{result}", _HONEST), "leaves")
-    assert leaves["verdict"] == "accepted", (leaves["reason"], leaves["detail"])
+    assert leaves.verdict == "accepted", (leaves.reason, leaves.detail)
     finds = judged(referee, _FINDS + _MODEL.replace("{result}", _HONEST), "finds")
-    assert finds["verdict"] == "accepted", (finds["reason"], finds["detail"])
+    assert finds.verdict == "accepted", (finds.reason, finds.detail)
 
 
 def test_the_search_would_find_what_is_there(referee: Referee) -> None:
     both = judged(referee, _LEAVES + _FINDS + _MODEL.replace("{result}", _HONEST), "both")
-    assert both["verdict"] == "runtime_error" and "found" in both["reason"]
+    assert both.verdict == "runtime_error" and "found" in both.reason
 
 
 def test_a_poisoned_build_folder_is_nobody_else_s(referee: Referee) -> None:
     poisoner = judged(referee, _EXTENSION + _POISON + _MODEL.replace("{result}", _HONEST), "poisoner")
-    assert poisoner["verdict"] != "not_judged", poisoner["reason"]
+    assert poisoner.verdict != "not_judged", poisoner.reason
     after = judged(referee, _EXTENSION + _MODEL.replace("{result}", _HONEST), "after")
-    assert after["verdict"] == "accepted", (after["reason"], after["detail"])
+    assert after.verdict == "accepted", (after.reason, after.detail)
     again = judged(referee, _EXTENSION + "\n# again\n" + _MODEL.replace("{result}", _HONEST), "again")
-    assert again["verdict"] == "accepted", (again["reason"], again["detail"])
+    assert again.verdict == "accepted", (again.reason, again.detail)

@@ -16,6 +16,7 @@ from benchmarks import origins, origins_summary
 from evaluator.devices import open_device
 from evaluator.keeping import keep_json
 from evaluator.profiling.ceilings import SCHEMA, kept_path
+from evaluator.verdict import from_json
 
 RATES = {
     "dram_bytes_per_s": 1e10,
@@ -126,9 +127,14 @@ def test_seconds_of_a_job_leave_out_the_time_between_its_attempts() -> None:
 
 def test_baselines_that_compiled_while_a_candidate_was_watched_count_with_what_they_took_longer() -> None:
     stages = {"baseline_compile": 9.0, "integrity": 2.0, "baselines": 1.5, "aa": 0.5, "timing": 7.0}
-    assert origins_summary.baselines_s({"stages_s": stages}) == 9.0
-    assert origins_summary.baselines_s({"stages_s": {"baseline_compile": 2.0, "integrity": 2.1}}) == 0.0
-    assert origins_summary.baselines_s({}) == 0.0
+    assert origins_summary.baselines_s(from_json({"verdict": "accepted", "stages_s": stages})) == 9.0
+    assert (
+        origins_summary.baselines_s(
+            from_json({"verdict": "accepted", "stages_s": {"baseline_compile": 2.0, "integrity": 2.1}})
+        )
+        == 0.0
+    )
+    assert origins_summary.baselines_s(from_json({"verdict": "accepted"})) == 0.0
 
 
 def test_a_job_counts_once_and_its_end_counts_more_than_a_later_attempt() -> None:

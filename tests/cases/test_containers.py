@@ -73,15 +73,15 @@ def test_types_of_containers(referee: Referee, reference: str, result: str, acce
         referee, source, CandidateSource(_MODULE.format(name="ModelNew", result=result), "external", "inline")
     )
     if accepted:
-        assert verdict["verdict"] == "accepted", verdict["reason"]
+        assert verdict.verdict == "accepted", verdict.reason
     else:
-        assert (verdict["verdict"], "output_structure" in rules(verdict)) == ("contract_violation", True)
-        assert "a tuple is not a named tuple" in verdict["reason"]
+        assert (verdict.verdict, "output_structure" in rules(verdict)) == ("contract_violation", True)
+        assert "a tuple is not a named tuple" in verdict.reason
 
 
 def test_the_case_itself(referee: Referee) -> None:
     verdict = judge(referee, task(_TASK), CandidateSource(_PLAIN, "external", "inline"))
-    assert verdict["verdict"] == "contract_violation", verdict["reason"]
+    assert verdict.verdict == "contract_violation", verdict.reason
 
 
 @pytest.mark.parametrize(

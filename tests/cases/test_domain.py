@@ -46,7 +46,7 @@ def test_the_cases_themselves(referee: Referee, name: str, precision: str) -> No
     source = with_precision(task(_POSITIVE), precision)
     shapes = {"adversarial": [{"rows": 64}]}
     verdict = referee.evaluate(source, proposal, splits=["adversarial"], shapes=shapes, deadline_s=300.0)
-    assert verdict["verdict"] == "incorrect", verdict["reason"]
+    assert verdict.verdict == "incorrect", verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -65,31 +65,29 @@ def test_the_cases_themselves(referee: Referee, name: str, precision: str) -> No
 )
 def test_right_only_for_what_is_drawn(referee: Referee, body: str, shortcut: tuple[str, str]) -> None:
     source = task(_task(body))
-    assert judge(referee, source, replaced(source))["verdict"] == "accepted"
+    assert judge(referee, source, replaced(source)).verdict == "accepted"
     verdict = judge(referee, source, replaced(source, shortcut))
-    assert verdict["verdict"] == "incorrect", verdict["reason"]
-    assert " inputs" in verdict["reason"]
+    assert verdict.verdict == "incorrect", verdict.reason
+    assert " inputs" in verdict.reason
 
 
 def test_a_declared_domain_allows_it_and_no_more(referee: Referee) -> None:
     declared = task(_task("torch.relu(x) + x.sum(-1, keepdim=True)", more='DOMAIN = {"x": "non_negative"}'))
-    assert judge(referee, declared, replaced(declared, ("torch.relu(x)", "x")))["verdict"] == "accepted"
+    assert judge(referee, declared, replaced(declared, ("torch.relu(x)", "x"))).verdict == "accepted"
     clamped = task(_task("torch.clamp(x, -2, 2)", more='DOMAIN = {"x": "non_negative"}'))
     assert (
-        judge(referee, clamped, replaced(clamped, ("torch.clamp(x, -2, 2)", "x * 1.0")))["verdict"]
+        judge(referee, clamped, replaced(clamped, ("torch.clamp(x, -2, 2)", "x * 1.0"))).verdict
         == "incorrect"
     )
     drawn = task(_task("torch.clamp(x, -2, 2)", more='DOMAIN = {"x": "as_drawn"}'))
-    assert (
-        judge(referee, drawn, replaced(drawn, ("torch.clamp(x, -2, 2)", "x * 1.0")))["verdict"] == "accepted"
-    )
+    assert judge(referee, drawn, replaced(drawn, ("torch.clamp(x, -2, 2)", "x * 1.0"))).verdict == "accepted"
 
 
 def test_the_reason_names_the_values_and_the_declaration(referee: Referee) -> None:
     source = task(_task("torch.relu(x) + x.sum(-1, keepdim=True)"))
     verdict = judge(referee, source, replaced(source, ("torch.relu(x)", "x")))
-    assert "inputs of both signs (get_inputs() draws none below zero" in verdict["reason"]
-    assert 'DOMAIN = {"input": "non_negative"}' in verdict["reason"]
+    assert "inputs of both signs (get_inputs() draws none below zero" in verdict.reason
+    assert 'DOMAIN = {"input": "non_negative"}' in verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -101,11 +99,11 @@ def test_a_module_that_has_no_answer_below_zero_is_judged_where_it_has_one(
 ) -> None:
     source = task(_task(body))
     verdict = judge(referee, source, replaced(source))
-    assert verdict["verdict"] == "accepted", verdict["reason"]
-    left_out = [one["evidence"] for one in verdict["findings"] if one["rule"] == "inputs_left_out"]
+    assert verdict.verdict == "accepted", verdict.reason
+    left_out = [one.evidence for one in verdict.findings if one.rule == "inputs_left_out"]
     assert bool(left_out) == ("cross_entropy" in body), left_out  # which refuses what is not between 0 and 1
     wrong = judge(referee, source, replaced(source, (body, f"({body}) * 1.001")))
-    assert wrong["verdict"] == "incorrect"
+    assert wrong.verdict == "incorrect"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +121,7 @@ def test_a_module_that_has_no_answer_below_zero_is_judged_where_it_has_one(
 def test_a_declaration_that_is_none_is_refused(referee: Referee, more: str, words: str) -> None:
     source = task(_task("torch.relu(x) * 2", "torch.randn(8, 8)", more))
     verdict = judge(referee, source, replaced(source))
-    assert verdict["verdict"] == "task_rejected" and words in verdict["reason"], verdict["reason"]
+    assert verdict.verdict == "task_rejected" and words in verdict.reason, verdict.reason
 
 
 @pytest.mark.parametrize("precision", ["strict", "bf16", "fp16"])
@@ -132,14 +130,14 @@ def test_a_softmax_that_is_cut_off_in_every_tier(referee: Referee, precision: st
     source = with_precision(task(_task("torch.softmax(x, dim=-1)", "torch.randn(24, 40)")), precision)
     cut = ("torch.softmax(x, dim=-1)", "(lambda e: e / e.sum(-1, keepdim=True))(torch.exp(x.clamp(-60, 60)))")
     verdict = judge(referee, source, replaced(source, cut))
-    assert verdict["verdict"] == "incorrect", verdict["reason"]
+    assert verdict.verdict == "incorrect", verdict.reason
 
 
 @pytest.mark.parametrize("precision", ["strict", "bf16", "fp16"])
 def test_a_softmax_without_its_maximum_in_every_tier(referee: Referee, precision: str) -> None:
     source = with_precision(task(_task("torch.softmax(x @ x.T, dim=-1)", "torch.randn(24, 40)")), precision)
-    assert judge(referee, source, replaced(source))["verdict"] == "accepted"
+    assert judge(referee, source, replaced(source)).verdict == "accepted"
     bare = ("torch.softmax(x @ x.T, dim=-1)", "(lambda e: e / e.sum(-1, keepdim=True))(torch.exp(x @ x.T))")
     verdict = judge(referee, source, replaced(source, bare))
-    assert verdict["verdict"] == "incorrect", verdict["reason"]
+    assert verdict.verdict == "incorrect", verdict.reason
     assert "wrong_result" in rules(verdict)

@@ -51,11 +51,11 @@ _KINDS = {
 def test_a_limit_is_in_the_verdict(referee: Referee, forward: str) -> None:
     source = task(_TASK)
     verdict = judge(referee, source, replaced(source, (_RESULT, forward or _RESULT)))
-    assert verdict["verdict"] == "accepted", verdict["reason"]
-    limits = [one for one in verdict["findings"] if one["rule"].startswith("limit_")]
-    assert [one["rule"] for one in limits] == _KINDS[forward]
+    assert verdict.verdict == "accepted", verdict.reason
+    limits = [one for one in verdict.findings if one.rule.startswith("limit_")]
+    assert [one.rule for one in limits] == _KINDS[forward]
     for one in limits:
-        assert one["severity"] == "info" and "the delivered module" in one["evidence"]
+        assert one.severity == "info" and "the delivered module" in one.evidence
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,19 @@ def test_a_limit_is_in_the_verdict(referee: Referee, forward: str) -> None:
 def test_wrong_numbers_beside_nan_are_wrong(referee: Referee, forward: str) -> None:
     source = task(_TASK)
     verdict = judge(referee, source, replaced(source, (_RESULT, forward)))
-    assert verdict["verdict"] == "incorrect", verdict["reason"]
+    assert verdict.verdict == "incorrect", verdict.reason
 
 
 def test_a_candidate_that_fails_on_nan_says_so(referee: Referee) -> None:
     source = task(_TASK)
     forward = '        if x.isnan().any():\n            raise ValueError("no numbers")\n' + _RESULT
     verdict = judge(referee, source, replaced(source, (_RESULT, forward)))
-    assert verdict["verdict"] == "accepted", verdict["reason"]
-    (limit,) = [one for one in verdict["findings"] if one["rule"].startswith("limit_")]
-    assert limit["rule"] == "limit_raises" and "no numbers" in limit["evidence"]
+    assert verdict.verdict == "accepted", verdict.reason
+    (limit,) = [one for one in verdict.findings if one.rule.startswith("limit_")]
+    assert limit.rule == "limit_raises" and "no numbers" in limit.evidence
 
 
 def test_a_module_without_train_mode_has_no_such_limit(referee: Referee) -> None:
     source = task(_TASK.replace("nn.Dropout(0.5)", "nn.Identity()"))
     verdict = judge(referee, source, replaced(source))
-    assert not [one for one in verdict["findings"] if one["rule"].startswith("limit_")]
+    assert not [one for one in verdict.findings if one.rule.startswith("limit_")]

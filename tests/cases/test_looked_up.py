@@ -50,4 +50,4 @@ def test_a_key_of_a_few_elements(referee: Referee, key: str) -> None:
     source = task(_TASK)
     shapes = [{"rows": rows} for rows in range(33, 49)]
     verdict = judge(referee, source, replaced(source, (_RESULT, kept)), shapes)
-    assert verdict["verdict"] in ("incorrect", "cheating"), verdict["reason"]
+    assert verdict.verdict in ("incorrect", "cheating"), verdict.reason

@@ -14,6 +14,7 @@ from evaluator.client import Referee
 from evaluator.roles import dispatch
 from evaluator.roles.protocol import ContractError
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict
 
 pytestmark = pytest.mark.attacks
 
@@ -91,7 +92,7 @@ nn.Module.__call__ = lambda self, *given: self.forward(*given)
 }
 
 
-def _judged(referee: Referee, candidate: str, *, timed: bool = True) -> dict[str, Any]:
+def _judged(referee: Referee, candidate: str, *, timed: bool = True) -> Verdict:
     return referee.evaluate(
         TaskSource("case", _TASK),
         CandidateSource(_BASE + candidate),
@@ -103,8 +104,8 @@ def _judged(referee: Referee, candidate: str, *, timed: bool = True) -> dict[str
 @pytest.mark.parametrize("how", SKIPS)
 def test_what_runs_no_hooks_is_refused(referee: Referee, how: str) -> None:
     verdict = _judged(referee, SKIPS[how], timed=False)
-    assert verdict["verdict"] == "contract_violation", verdict["reason"]
-    assert "hooks registered on it do not run" in verdict["reason"]
+    assert verdict.verdict == "contract_violation", verdict.reason
+    assert "hooks registered on it do not run" in verdict.reason
 
 
 @pytest.mark.slow
@@ -130,7 +131,7 @@ class ModelNew(Base):
 def test_what_runs_them_is_accepted(referee: Referee, candidate: str) -> None:
     """Timed, since code that is compiled meanwhile must not hold a hook of the harness."""
     verdict = _judged(referee, candidate)
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
 
 
 def test_a_reference_that_runs_no_hooks_is_refused(referee: Referee) -> None:

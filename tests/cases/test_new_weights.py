@@ -110,11 +110,11 @@ def test_derived_weights(referee: Referee, made: str, more: str, how: str | None
     candidate = CandidateSource(_CANDIDATE.replace("{made}", made) + more, "external", "inline")
     verdict = judge(referee, task(_TASK), candidate)
     if how is None:
-        assert verdict["verdict"] == "accepted", verdict["reason"]
+        assert verdict.verdict == "accepted", verdict.reason
         return
-    assert verdict["verdict"] == "incorrect", verdict["reason"]
-    assert verdict["reason"].startswith(f"after its weights changed {how}, wrong result"), verdict["reason"]
-    assert "compute derived weights in from_reference, or at every call" in verdict["reason"]
+    assert verdict.verdict == "incorrect", verdict.reason
+    assert verdict.reason.startswith(f"after its weights changed {how}, wrong result"), verdict.reason
+    assert "compute derived weights in from_reference, or at every call" in verdict.reason
     assert "stale_weights" in rules(verdict)
 
 
@@ -122,7 +122,7 @@ def test_a_delivered_module_may_go_by_version_counters(referee: Referee) -> None
     """It makes parts anew that from_reference made, when these say so; what they do not say is a limit."""
     for made, word in ((_BY_VERSION, "accepted"), (_ONCE, "incorrect")):
         candidate = CandidateSource(_CANDIDATE.replace("{made}", made), "external", "inline", delivered=True)
-        assert judge(referee, task(_TASK), candidate)["verdict"] == word
+        assert judge(referee, task(_TASK), candidate).verdict == word
 
 
 def test_running_statistics_change_too(referee: Referee) -> None:
@@ -140,15 +140,13 @@ def test_running_statistics_change_too(referee: Referee) -> None:
     source = task(reference)
     made = ("self.norm = nn.BatchNorm1d(32)", "self.norm = nn.BatchNorm1d(32)\n        self.seen = None")
     verdict = judge(referee, source, replaced(source, made, ("return self.norm(self.b(self.a(x)))", kept)))
-    assert verdict["verdict"] == "incorrect" and "after its weights changed" in verdict["reason"], verdict[
-        "reason"
-    ]
+    assert verdict.verdict == "incorrect" and "after its weights changed" in verdict.reason, verdict.reason
 
 
 def test_weights_that_backward_keeps(referee: Referee) -> None:
     reference = _TASK + "\nDIRECTION = 'forward_backward'\n"
     source = task(reference)
-    assert judge(referee, source, replaced(source))["verdict"] == "accepted"
+    assert judge(referee, source, replaced(source)).verdict == "accepted"
     stale = (
         "return torch.relu(self.b(self.a(x)) + self.shift)",
         "return torch.relu(_Kept.apply(self.a(x), self.b.weight, self.b.bias) + self.shift)",
@@ -174,12 +172,12 @@ def test_weights_that_backward_keeps(referee: Referee) -> None:
 class ModelNew(""",
     )
     verdict = judge(referee, source, replaced(source, stale, function))
-    assert verdict["verdict"] == "incorrect", verdict["reason"]
+    assert verdict.verdict == "incorrect", verdict.reason
 
 
 def test_one_weight_of_many_that_a_candidate_watches_is_not_enough(referee: Referee) -> None:
     candidate = CandidateSource(_CANDIDATE.replace("{made}", _BY_ONE_VALUE), "external", "inline")
-    assert judge(referee, task(_TASK), candidate)["verdict"] == "incorrect"
+    assert judge(referee, task(_TASK), candidate).verdict == "incorrect"
 
 
 def test_the_reference_has_its_weights_back(referee: Referee) -> None:
@@ -192,7 +190,7 @@ def test_the_reference_has_its_weights_back(referee: Referee) -> None:
         (_ALWAYS, "accepted"),
     ):
         candidate = CandidateSource(_CANDIDATE.replace("{made}", made + f"  # {word}"), "external", "inline")
-        assert judge(referee, source, candidate)["verdict"] == word
+        assert judge(referee, source, candidate).verdict == word
 
 
 def test_the_case_itself(referee: Referee) -> None:
@@ -200,7 +198,7 @@ def test_the_case_itself(referee: Referee) -> None:
     verdict = judge(
         referee, source, CandidateSource(_LAZY, "external", "inline"), [{"rows": 32}, {"rows": 128}]
     )
-    assert verdict["verdict"] == "incorrect" and "after its weights changed" in verdict["reason"]
+    assert verdict.verdict == "incorrect" and "after its weights changed" in verdict.reason
 
 
 _TIED = """
@@ -231,7 +229,7 @@ def test_tied_weights_may_be_there_twice(referee: Referee, tie: str) -> None:
     source = task(_TIED.format(name="Model", tie=_TIE, table="self.table") + inputs)
     text = _TIED.format(name="ModelNew", tie=tie, table="self.table")
     verdict = judge(referee, source, CandidateSource(text, "external", "inline"))
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
 
 
 def test_a_table_that_a_candidate_knows_stays(referee: Referee) -> None:
@@ -243,7 +241,7 @@ def test_a_table_that_a_candidate_knows_stays(referee: Referee) -> None:
     source = task(_TIED.format(name="Model", tie="pass", table="self.table") + inputs)
     text = _TIED.format(name="ModelNew", tie="pass", table=_TABLE)
     verdict = judge(referee, source, CandidateSource(text, "external", "inline"))
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
 
 
 @pytest.mark.alone
@@ -253,5 +251,5 @@ def test_what_follows_version_counters_is_right_when_it_is_timed(referee: Refere
     source = task(_TASK)
     delivered = CandidateSource(_CANDIDATE.replace("{made}", made), "external", "inline", delivered=True)
     verdict = referee.evaluate(source, delivered, splits=["visible"], shapes={"visible": [{}]})
-    assert verdict["verdict"] == "accepted", verdict["reason"]
-    assert verdict["shapes"][0]["timed"]
+    assert verdict.verdict == "accepted", verdict.reason
+    assert verdict.shapes[0].timed

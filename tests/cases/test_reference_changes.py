@@ -96,13 +96,13 @@ def test_it_is_refused_with_what_to_do(
 
 def test_buffers_that_forward_updates_are_judged_where_the_task_says_so(referee: Referee) -> None:
     source = task(_task(_UPDATE, _EMA, more="TRAINING = True"))
-    assert judge(referee, source, replaced(source))["verdict"] == "accepted"
+    assert judge(referee, source, replaced(source)).verdict == "accepted"
     frozen = judge(
         referee, source, replaced(source, (_UPDATE, "return (x - 0.9 * self.ema - 0.1 * x.mean(0)) * r"))
     )
-    assert frozen["verdict"] == "incorrect" and "buffer 'ema' after the call" in frozen["reason"]
+    assert frozen.verdict == "incorrect" and "buffer 'ema' after the call" in frozen.reason
 
 
 def test_a_reference_that_copies_first_is_judged(referee: Referee) -> None:
     source = task(_task("x = x.clone()\n        x += r\n        return torch.relu_(x)"))
-    assert judge(referee, source, replaced(source))["verdict"] == "accepted"
+    assert judge(referee, source, replaced(source)).verdict == "accepted"

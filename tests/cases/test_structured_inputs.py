@@ -141,10 +141,10 @@ def test_a_candidate_that_relies_on_it_is_right_and_a_wrong_one_is_not(
 ) -> None:
     source = task(body)
     verdict = judge(referee, source, replaced(source, relying))
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
     wrong = judge(referee, source, replaced(source, relying, broken))
-    assert wrong["verdict"] in ("incorrect", "runtime_error"), wrong["reason"]
-    assert "task inputs" not in wrong["reason"]
+    assert wrong.verdict in ("incorrect", "runtime_error"), wrong.reason
+    assert "task inputs" not in wrong.reason
 
 
 def test_a_constant_mask_beside_drawn_integers_is_no_seed(referee: Referee) -> None:
@@ -169,7 +169,7 @@ def get_init_inputs():
 """)
     causal = ("+ mask", "+ torch.full((24, 24), -1e9).triu(1)")
     verdict = judge(referee, source, replaced(source, causal))
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
     assert "limit_constant_inputs" in rules(verdict)
 
 
@@ -182,11 +182,11 @@ def test_of_inputs_that_stay_as_drawn_two_draws_are_asked(referee: Referee) -> N
         return self.made.clone()""",
     )
     tries = [replaced(source, kept, ("made", f"made{n}")) for n in range(4)]
-    words = {judge(referee, source, one)["verdict"] for one in tries}
+    words = {judge(referee, source, one).verdict for one in tries}
     assert words <= {"incorrect", "cheating"}, words
 
 
 def test_a_structure_that_draws_do_not_share_is_none(referee: Referee) -> None:
     source = task(_TRIANGULAR.replace("torch.tril(torch.rand(40, 40)),", "torch.rand(40, 40),"))
     verdict = judge(referee, source, replaced(source, ("        return torch.tril(a @ b)", _BLOCKS)))
-    assert verdict["verdict"] == "incorrect"
+    assert verdict.verdict == "incorrect"

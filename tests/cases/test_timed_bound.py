@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict
 
 pytestmark = [pytest.mark.attacks, pytest.mark.alone]
 
@@ -17,7 +17,7 @@ _HEAD, _ZEROS = ((_FOLDER / f"timed_bound_{part}.py").read_text() for part in ("
 _ALONE = "self.score(F.relu(self.up(x)))"
 
 
-def _judged(referee: Referee, task: str, candidate: str) -> dict[str, Any]:
+def _judged(referee: Referee, task: str, candidate: str) -> Verdict:
     return referee.evaluate(TaskSource("case", task), CandidateSource(candidate), deadline_s=240.0)
 
 
@@ -37,11 +37,11 @@ def test_a_head_with_one_output(referee: Referee, soon: str) -> None:
     assert _ZEROS.count(zeros) == 1 and "if soon and self.wide" in _ZEROS
     candidate = _ZEROS.replace(zeros, soon).replace("if soon and self.wide", "if soon")
     verdict = _judged(referee, task, candidate)
-    assert verdict["verdict"] == "incorrect" and "in a timed call" in verdict["reason"], verdict["reason"]
+    assert verdict.verdict == "incorrect" and "in a timed call" in verdict.reason, verdict.reason
 
 
 def test_zeros_in_small_rows(referee: Referee) -> None:
     """The quick look passes these; outputs that are drawn for the oracle do not."""
     task, candidate = ((_FOLDER / f"small_rows_{part}.py").read_text() for part in ("task", "candidate"))
     verdict = _judged(referee, task, candidate)
-    assert verdict["verdict"] == "incorrect" and "in a timed call" in verdict["reason"], verdict["reason"]
+    assert verdict.verdict == "incorrect" and "in a timed call" in verdict.reason, verdict.reason

@@ -6,6 +6,7 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource
+from evaluator.verdict import Verdict
 from tests.evaluator.judging import judge, rules, task
 
 _SQUARES = """
@@ -68,10 +69,10 @@ def test_two_forwards_before_the_first_backward(referee: Referee, kept: str, rig
     candidate = CandidateSource(_OWN_BACKWARD.replace("{kept}", kept), "external", "inline")
     verdict = judge(referee, task(_SQUARES), candidate)
     if right:
-        assert verdict["verdict"] == "accepted", verdict["reason"]
+        assert verdict.verdict == "accepted", verdict.reason
         return
-    assert verdict["verdict"] == "incorrect", verdict["reason"]
-    assert verdict["reason"].startswith("with two forwards before the first backward, wrong gradient")
+    assert verdict.verdict == "incorrect", verdict.reason
+    assert verdict.reason.startswith("with two forwards before the first backward, wrong gradient")
     assert "shared_context" in rules(verdict)
 
 
@@ -101,7 +102,7 @@ def test_a_reference_that_allows_one_forward_at_a_time_asks_no_more(referee: Ref
         _OWN_BACKWARD.replace("{kept}", "(ctx.keep.x, ctx.keep.gain)"), "external", "inline"
     )
     verdict = judge(referee, task(_ONE_AT_A_TIME), candidate)
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
 
 
 _AVERAGE = """
@@ -176,9 +177,9 @@ def test_running_statistics_of_train_mode(referee: Referee, before: str, right: 
     _expect(judge(referee, task(reference), candidate), right)
 
 
-def _expect(verdict: dict[str, object], right: bool) -> None:
+def _expect(verdict: Verdict, right: bool) -> None:
     if right:
-        assert verdict["verdict"] == "accepted", verdict["reason"]
+        assert verdict.verdict == "accepted", verdict.reason
         return
-    assert verdict["verdict"] == "incorrect", verdict["reason"]
-    assert str(verdict["reason"]).startswith("after its weights changed"), verdict["reason"]
+    assert verdict.verdict == "incorrect", verdict.reason
+    assert str(verdict.reason).startswith("after its weights changed"), verdict.reason

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from torch._dynamo.utils import counters
 from evaluator.client import Referee
 from evaluator.roles import variants
 from evaluator.sources import CandidateSource, TaskSource
-from evaluator.verdict import compiled_words
+from evaluator.verdict import Verdict, compiled_words
 
 pytestmark = [pytest.mark.attacks, pytest.mark.alone]
 
@@ -24,16 +23,16 @@ _OFF = "    @torch._dynamo.disable\n"
 _EAGER_ONLY = "against eager only, since torch.compile compiled nothing of it,"
 
 
-def _judged(referee: Referee, task: str, candidate: str = _CANDIDATE) -> dict[str, Any]:
+def _judged(referee: Referee, task: str, candidate: str = _CANDIDATE) -> Verdict:
     verdict = referee.evaluate(
         TaskSource("case", task), CandidateSource(candidate), splits=["visible"], deadline_s=240.0
     )
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
     return verdict
 
 
-def _baselines(verdict: dict[str, Any]) -> set[str]:
-    return {name.partition("/")[0] for shape in verdict["shapes"] for name in shape["baselines"]}
+def _baselines(verdict: Verdict) -> set[str]:
+    return {name.partition("/")[0] for shape in verdict.shapes for name in shape.baselines}
 
 
 @pytest.mark.parametrize(
@@ -45,10 +44,10 @@ def _baselines(verdict: dict[str, Any]) -> set[str]:
 )
 def test_where_compilation_is_off_the_speedup_is_against_eager_only(referee: Referee, off: str) -> None:
     verdict = _judged(referee, _TASK.replace(_OFF, off))
-    assert _EAGER_ONLY in verdict["reason"]
+    assert _EAGER_ONLY in verdict.reason
     assert _baselines(verdict) == {"eager"}
-    (told,) = (one for one in verdict["findings"] if one["rule"] == "baseline_unavailable")
-    assert "compile_default" in told["evidence"] and "compiled nothing of it" in told["evidence"]
+    (told,) = (one for one in verdict.findings if one.rule == "baseline_unavailable")
+    assert "compile_default" in told.evidence and "compiled nothing of it" in told.evidence
 
 
 @pytest.mark.slow
@@ -59,10 +58,10 @@ def test_a_part_that_is_compiled_makes_a_baseline(referee: Referee) -> None:
     verdict = _judged(referee, task)
     assert "compile_default" in _baselines(verdict)
     line = 1 + task[: task.index("y = part(y)")].count("\n")
-    assert f"against the best baseline (compile_default: 1 graph break (line {line}: " in verdict["reason"]
-    made = next(row for row in verdict["shapes"][0]["baselines"].values() if "graphs" in row)
+    assert f"against the best baseline (compile_default: 1 graph break (line {line}: " in verdict.reason
+    made = next(row for row in verdict.shapes[0].baselines.values() if "graphs" in row)
     assert made["graphs"] == 2 and made["graph_breaks"] == 1 and made["kernels"] > 0
-    assert compiled_words(verdict["shapes"])[0].endswith("kernels generated")
+    assert compiled_words(shape.baselines for shape in verdict.shapes)[0].endswith("kernels generated")
 
 
 def test_a_module_without_kernels_of_its_own_has_a_compiled_baseline(referee: Referee) -> None:
@@ -83,7 +82,10 @@ def get_init_inputs():
     verdict = _judged(referee, task, task.replace("class Model(", "class ModelNew("))
     assert "compile_default" in _baselines(verdict)
     told = "compile_default: one graph, no kernel generated, only library calls"
-    assert told in compiled_words(verdict["shapes"]) and "against the best baseline at" in verdict["reason"]
+    assert (
+        told in compiled_words(shape.baselines for shape in verdict.shapes)
+        and "against the best baseline at" in verdict.reason
+    )
 
 
 def test_what_is_compiled_a_second_time_in_one_process_is_no_less_compiled(

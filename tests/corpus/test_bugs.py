@@ -33,9 +33,9 @@ def test_slip_is_caught(entry: corpus.Entry, referee: Referee) -> None:
     verdict = referee.evaluate(
         corpus.task(entry.task), entry.candidate, splits=("adversarial",), deadline_s=200.0
     )
-    assert verdict["verdict"] in _CAUGHT, (verdict["verdict"], verdict["reason"], verdict["detail"])
-    assert [f["rule"] for f in verdict["findings"] if f["severity"] in ("error", "cheat")]
-    assert verdict["summary"]["geomean_speedup"] is None
+    assert verdict.verdict in _CAUGHT, (verdict.verdict, verdict.reason, verdict.detail)
+    assert [f.rule for f in verdict.findings if f.severity in ("error", "cheat")]
+    assert verdict.summary.geomean_speedup is None
 
 
 def test_the_corpus_is_broad() -> None:

@@ -33,8 +33,8 @@ def test_honest_candidate_is_accepted(entry: corpus.Entry, referee: Referee) -> 
     verdict = referee.evaluate(
         corpus.task(entry.task), entry.candidate, splits=("adversarial",), shapes=shapes, deadline_s=200.0
     )
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
-    assert not [f for f in verdict["findings"] if f["severity"] in ("error", "cheat")]
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
+    assert not [f for f in verdict.findings if f.severity in ("error", "cheat")]
 
 
 def test_there_are_enough_of_them_and_they_differ() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict
 
 #: What the reason says where the machine was too noisy.
 UNTIMED = "nothing can be timed"
@@ -44,22 +45,22 @@ def judge(
     source: TaskSource,
     proposal: CandidateSource,
     shapes: list[dict[str, Any]] | None = None,
-) -> dict[str, Any]:
+) -> Verdict:
     """The verdict on correctness at some shapes (by default the task's only one)."""
     return referee.evaluate(
         source, proposal, splits=["adversarial"], shapes={"adversarial": shapes or [{}]}, deadline_s=60.0
     )
 
 
-def until_timed(evaluate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def until_timed(evaluate: Callable[[], Verdict]) -> Verdict:
     """The verdict of ``evaluate``, which is called again, twice at most, where the machine was too noisy to time on; then the test fails."""
     for _ in range(3):
         verdict = evaluate()
-        if not (verdict["verdict"] == "not_judged" and UNTIMED in verdict["reason"]):
+        if not (verdict.verdict == "not_judged" and UNTIMED in verdict.reason):
             return verdict
-    pytest.fail(f"the machine was too noisy three times: {verdict['reason']}")
+    pytest.fail(f"the machine was too noisy three times: {verdict.reason}")
 
 
-def rules(verdict: dict[str, Any]) -> list[str]:
+def rules(verdict: Verdict) -> list[str]:
     """Names of the findings."""
-    return [finding["rule"] for finding in verdict["findings"]]
+    return [finding.rule for finding in verdict.findings]

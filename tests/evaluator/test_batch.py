@@ -25,7 +25,7 @@ from evaluator.batch.run import Batch, Options
 from evaluator.batch.schedule import Schedule
 from evaluator.cli import app
 from evaluator.errors import EvaluatorError
-from evaluator.verdict import NO_ROOM
+from evaluator.verdict import NO_ROOM, from_json
 
 ATTACKS = Path(__file__).parent.parent / "attacks"
 #: Correctness alone at one small shape: a verdict takes a tenth of a second.
@@ -291,7 +291,7 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
         os.dup2(full, results._descriptor)
         os.close(full)
         with pytest.raises(ResultsUnusable, match="No space left"):
-            results.add("a", 1, "0", {"verdict": "accepted"})
+            results.add("a", 1, "0", from_json({"verdict": "accepted"}))
 
 
 def test_an_unknown_gpu_and_a_missing_one_are_refused_in_words(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_what_found_no_room_on_a_gpu_is_judged_once_more_after_the_rest(tmp_path
     todo = entries(tmp_path, {"x": 2})
     schedule = Schedule(todo)
     batch = Batch([], Results(tmp_path / "results.jsonl"), lambda devices: [], Options(tmp_path))
-    full = {"verdict": "not_judged", "findings": [{"rule": NO_ROOM}]}
+    full = from_json({"verdict": "not_judged", "findings": [{"rule": NO_ROOM}]})
     order = []
     while (entry := schedule.take("one", "cpu")) is not None:
         order.append(entry.id)
@@ -360,7 +360,7 @@ def test_what_found_no_room_on_a_gpu_is_judged_once_more_after_the_rest(tmp_path
             schedule.put_last(entry)
     assert order == ["x0", "x1", "x0"]
     # For another reason it is not worth a second look.
-    assert not batch._had_no_room(todo[1], {"verdict": "not_judged", "findings": []})
+    assert not batch._had_no_room(todo[1], from_json({"verdict": "not_judged"}))
 
 
 def test_a_task_stays_with_one_referee_until_nothing_else_is_left(tmp_path: Path) -> None:

@@ -21,5 +21,5 @@ def test_a_reference_that_was_stopped_late_leaves_its_task_unjudged(
     shapes = {"visible": [{"rows": 64, "cols": 128, "dtype": "float32"}]}
     request = Request(corpus.task("row_sum"), honest.candidate, "screen", ("visible",), shapes, 120.0)
     verdict = core.evaluate(request, lambda *_: None)
-    assert verdict["verdict"] == "not_judged"
-    assert "nothing can be timed" in verdict["reason"] and "while it was stopped" in verdict["reason"]
+    assert verdict.verdict == "not_judged"
+    assert "nothing can be timed" in verdict.reason and "while it was stopped" in verdict.reason

@@ -175,7 +175,7 @@ def test_a_written_task_passes_the_referee_as_its_own_candidate(
     twin = CandidateSource(text.replace("class Model(", "class ModelNew("), "external", "twin")
     shapes = [written.traffic[0][0], written.traffic[-1][0], {"batch": 7}]
     verdict = referee.evaluate(source, twin, splits=["adversarial"], shapes={"adversarial": shapes})
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
 
 
 def test_a_stranger_can_import_a_written_task(recording: kernelwright.Recording, tmp_path: Path) -> None:

@@ -332,7 +332,7 @@ def test_baselines_compile_while_the_candidate_is_checked(
     without_autotune(core)
     for _ in range(2):
         verdict = until_timed(lambda: core.evaluate(request, lambda *_: None))
-        assert verdict["verdict"] == "accepted", verdict["reason"]
+        assert verdict.verdict == "accepted", verdict.reason
     assert any("compile" in name for name in seen[0])
     assert seen[-1] == set(), "what is compiled is not compiled again"
 

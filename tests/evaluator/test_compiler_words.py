@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from evaluator.client import Referee
 from evaluator.compiler_words import headline, printable
 from evaluator.errors import RoleFailure
 from evaluator.roles import protocol, runner
+from evaluator.verdict import Verdict
 from tests.evaluator.judging import candidate, judge, task
 
 _KERNELS = """
@@ -249,5 +249,5 @@ _RAISES = """
     ids=["compiler", "python"],
 )  # fmt: skip
 def test_a_verdicts_reason_is_the_message(referee: Referee, source: str, word: str, reason: str) -> None:
-    verdict: dict[str, Any] = judge(referee, _TASK, candidate(source))
-    assert (verdict["verdict"], verdict["reason"]) == (word, reason)
+    verdict: Verdict = judge(referee, _TASK, candidate(source))
+    assert (verdict.verdict, verdict.reason) == (word, reason)

@@ -447,7 +447,7 @@ def test_the_second_look_needs_time_that_is_left(
         memory=SimpleNamespace(parts=core._needs_parts.get(task.sha256, had)),
     )
     found = core._judge(Request(task, candidate, deadline_s=10.0), lambda *_: None)
-    assert (told, found["verdict"]) == (looks, "not_judged")
+    assert (told, found.verdict) == (looks, "not_judged")
     assert core._needs_parts.get(task.sha256, 0) == taken
 
 

@@ -12,7 +12,7 @@ import pytest
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.judging.evaluation import Request
 from evaluator.sources import CandidateSource, TaskSource
-from evaluator.verdict import NO_ROOM
+from evaluator.verdict import NO_ROOM, Verdict
 from kernelbench_tasks import catalog
 from tests.evaluator import judging
 
@@ -60,9 +60,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
         referee.close()
 
 
-def judge(
-    core: RefereeCore, share: float, *shapes: dict[str, Any], splits: str = "adversarial"
-) -> dict[str, Any]:
+def judge(core: RefereeCore, share: float, *shapes: dict[str, Any], splits: str = "adversarial") -> Verdict:
     source = TAKES.format(share=share)
     candidate = CandidateSource(source, "external", "inline")
     request = Request(ROW_SUM, candidate, "screen", (splits,), {splits: list(shapes)}, 240.0)
@@ -71,25 +69,25 @@ def judge(
 
 def test_a_shape_that_does_not_fit_gets_all_that_there_is(core: RefereeCore) -> None:
     verdict = judge(core, 0.0, SMALL)
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
     session = core.session(ROW_SUM)
     size = session.process.memory.size
     assert size == core.fleet.room.usual
     assert session.memory_of_others().inputs_bytes < size.inputs_bytes
     verdict = judge(core, 0.0, SMALL, LARGE)
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
     assert core.session(ROW_SUM).process.memory.size.total_bytes > size.total_bytes
 
 
 def test_it_can_be_timed_in_what_it_got(core: RefereeCore) -> None:
     verdict = judge(core, 0.0, SMALL, LARGE, splits="visible")
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
-    print({name: round(seconds, 2) for name, seconds in verdict["stages_s"].items()})
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
+    print({name: round(seconds, 2) for name, seconds in verdict.stages_s.items()})
 
 
 def test_who_asks_for_more_than_there_is_has_asked_for_too_much(core: RefereeCore) -> None:
     verdict = judge(core, 1.5, SMALL)
-    assert verdict["verdict"] == "out_of_memory", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "out_of_memory", (verdict.reason, verdict.detail)
 
 
 def test_who_finds_the_gpu_full_is_not_blamed(core: RefereeCore) -> None:
@@ -110,10 +108,10 @@ def test_who_finds_the_gpu_full_is_not_blamed(core: RefereeCore) -> None:
     finally:
         others.clear()
         torch.cuda.empty_cache()
-    assert verdict["verdict"] == "not_judged", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "not_judged", (verdict.reason, verdict.detail)
     assert NO_ROOM in judging.rules(verdict)
     verdict = judge(core, 0.2, SMALL)
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
 
 
 def test_large_outputs_of_an_honest_candidate_survive_where_memory_is_shared(tmp_path: Path) -> None:
@@ -132,4 +130,4 @@ def test_large_outputs_of_an_honest_candidate_survive_where_memory_is_shared(tmp
         verdict = core.evaluate(request, lambda *_: None)
     finally:
         core.close()
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)

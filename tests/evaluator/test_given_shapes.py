@@ -8,6 +8,7 @@ from evaluator.referee.judging import core as core_module
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.judging.evaluation import Request
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict
 
 TASK = TaskSource(
     "wide",
@@ -35,16 +36,16 @@ WRONG = CandidateSource(
 )
 
 
-def judged(core: RefereeCore, *sizes: int) -> dict[str, object]:
+def judged(core: RefereeCore, *sizes: int) -> Verdict:
     shapes = {"visible": [{"n": size} for size in sizes], "adversarial": [{"n": 5}]}
     return core.evaluate(Request(TASK, WRONG, shapes=shapes), lambda *_: None)
 
 
 def test_a_shape_that_no_machine_holds_is_refused_with_its_name(core: RefereeCore) -> None:
     found = judged(core, 64, 1 << 35)
-    assert found["verdict"] == "task_rejected"
-    assert "at n=34359738368 the inputs are larger than" in str(found["reason"])
-    assert judged(core, 64)["verdict"] == "incorrect"
+    assert found.verdict == "task_rejected"
+    assert "at n=34359738368 the inputs are larger than" in str(found.reason)
+    assert judged(core, 64).verdict == "incorrect"
 
 
 def test_a_task_with_very_many_open_shapes_is_closed(
@@ -55,4 +56,4 @@ def test_a_task_with_very_many_open_shapes_is_closed(
     assert TASK.sha256 in core._sessions
     judged(core, 65, 66, 67)
     assert TASK.sha256 not in core._sessions
-    assert judged(core, 64)["verdict"] == "incorrect"
+    assert judged(core, 64).verdict == "incorrect"

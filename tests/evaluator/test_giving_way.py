@@ -73,11 +73,11 @@ def test_a_call_that_compiles_is_stopped_for_others_and_goes_on(
     shapes = {"adversarial": [{"rows": 3}]}
     verdict = core.evaluate(Request(task, candidate, "screen", ("adversarial",), shapes, 60.0), progress)
     other.join(10)
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
     assert waited_s[0] < 0.5, "it waited for the call"
     assert ran_s[0] < 0.1, "the call went on while somebody timed"
     # What it was stopped for is not the call's time.
-    assert SECONDS <= verdict["first_call_s"] < verdict["stages_s"]["correctness"] - 0.45
+    assert SECONDS <= verdict.first_call_s < verdict.stages_s["correctness"] - 0.45
 
 
 def used_s() -> float:

@@ -57,19 +57,19 @@ needs_triton = pytest.mark.skipif(
 def test_a_right_kernel_is_accepted_and_not_timed(referee: Referee) -> None:
     right = CandidateSource(KERNEL.replace("LIMIT", "cols"), "external", "right")
     verdict = referee.evaluate(TASK, right, splits=["visible"], shapes=SHAPES)
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
-    assert [(f["rule"], f["severity"]) for f in verdict["findings"]] == [("interpreted", "info")]
-    assert "interpreter" in verdict["reason"] and "not timed" in verdict["reason"]
-    assert [shape["timed"] for shape in verdict["shapes"]] == [False, False]
-    assert verdict["summary"]["geomean_speedup"] is None
-    assert "baselines" not in verdict["stages_s"]
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
+    assert [(f.rule, f.severity) for f in verdict.findings] == [("interpreted", "info")]
+    assert "interpreter" in verdict.reason and "not timed" in verdict.reason
+    assert [shape.timed for shape in verdict.shapes] == [False, False]
+    assert verdict.summary.geomean_speedup is None
+    assert "baselines" not in verdict.stages_s
 
 
 @needs_triton
 def test_a_wrong_kernel_is_rejected(referee: Referee) -> None:
     wrong = CandidateSource(KERNEL.replace("LIMIT", "cols - 1"), "external", "wrong")
     verdict = referee.evaluate(TASK, wrong, splits=["visible"], shapes=SHAPES)
-    assert (verdict["verdict"], verdict["findings"][-1]["rule"]) == ("incorrect", "wrong_result")
+    assert (verdict.verdict, verdict.findings[-1].rule) == ("incorrect", "wrong_result")
 
 
 @pytest.mark.slow
@@ -79,9 +79,9 @@ def test_shapes_drawn_for_the_interpreter_are_small(referee: Referee) -> None:
     assert max(dims["rows"] * dims["cols"] for dims in drawn) > 1 << 17
     right = CandidateSource(KERNEL.replace("LIMIT", "cols"), "external", "right")
     verdict = referee.evaluate(TASK, right, splits=["adversarial"])
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
-    assert max(shape["dims"]["rows"] * shape["dims"]["cols"] for shape in verdict["shapes"]) <= 1 << 14
-    strata = [shape["stratum"] for shape in verdict["shapes"]]
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
+    assert max(shape.dims["rows"] * shape.dims["cols"] for shape in verdict.shapes) <= 1 << 14
+    strata = [shape.stratum for shape in verdict.shapes]
     assert {"lowest", "prime", "power of two + 1"} <= set(strata) and None not in strata
 
 
@@ -92,10 +92,10 @@ def test_splits_that_cannot_lie_apart_are_told(referee: Referee) -> None:
     assert narrow.count("gpu=") == 0
     right = CandidateSource(KERNEL.replace("LIMIT", "cols"), "external", "right")
     verdict = referee.evaluate(TaskSource("narrow", narrow), right, splits=["visible", "validation"])
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
-    told = [f["evidence"] for f in verdict["findings"] if f["rule"] == "shapes_not_apart"]
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
+    told = [f.evidence for f in verdict.findings if f.rule == "shapes_not_apart"]
     assert len(told) == 1 and "3 of 3 validation shapes are within 16 steps" in told[0]
-    assert {shape["stratum"] for shape in verdict["shapes"]} <= {"own", "near", "small"}
+    assert {shape.stratum for shape in verdict.shapes} <= {"own", "near", "small"}
 
 
 @needs_triton
@@ -104,8 +104,8 @@ def test_large_shapes_that_were_asked_for_are_left_out(referee: Referee) -> None
     right = CandidateSource(KERNEL.replace("LIMIT", "cols"), "external", "right")
     shapes = {"visible": [large, *SHAPES["visible"]]}
     verdict = referee.evaluate(TASK, right, splits=["visible"], shapes=shapes)
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
-    assert large not in [shape["dims"] for shape in verdict["shapes"]] and len(verdict["shapes"]) == 2
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
+    assert large not in [shape.dims for shape in verdict.shapes] and len(verdict.shapes) == 2
 
 
 def test_without_triton_nothing_is_judged(core: RefereeCore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +113,8 @@ def test_without_triton_nothing_is_judged(core: RefereeCore, monkeypatch: pytest
     source = CandidateSource(KERNEL.replace("LIMIT", "cols"), "external", "right")
     request = Request(TASK, source, splits=("visible",), shapes=SHAPES)
     verdict = core.evaluate(request, lambda *_: None)
-    assert verdict["verdict"] == "not_judged"
-    assert "triton" in verdict["reason"] and "not installed" in verdict["reason"]
+    assert verdict.verdict == "not_judged"
+    assert "triton" in verdict.reason and "not installed" in verdict.reason
 
 
 def test_what_counts_as_an_import() -> None:

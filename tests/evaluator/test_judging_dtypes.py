@@ -258,8 +258,8 @@ WRONG = [
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 def test_an_honest_rewriting_is_accepted(kind: Kind, referee: Referee) -> None:
     verdict = judge(referee, kind.task, replaced(kind.task, *kind.honest))
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
-    assert "no_float64_oracle" not in rules(verdict), verdict["findings"]
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
+    assert "no_float64_oracle" not in rules(verdict), verdict.findings
 
 
 @pytest.mark.parametrize(("kind", "changes", "word", "rule"), WRONG)
@@ -268,5 +268,5 @@ def test_a_planted_slip_is_found(
 ) -> None:
     proposal: CandidateSource = replaced(kind.task, *changes)
     verdict = judge(referee, kind.task, proposal)
-    assert verdict["verdict"] == word, (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == word, (verdict.reason, verdict.detail)
     assert rule in rules(verdict)

@@ -66,7 +66,7 @@ def _changed(*changes: tuple[str, str]) -> str:
 
 def test_an_own_backward_that_is_right_is_accepted(referee: Referee) -> None:
     verdict = judge(referee, TASK, candidate(OWN_BACKWARD))
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
     assert "no_float64_oracle" not in rules(verdict)
 
 
@@ -86,8 +86,8 @@ def test_right_outputs_with_a_wrong_gradient_are_incorrect(
     old: str, new: str, named: str, referee: Referee
 ) -> None:
     verdict = judge(referee, TASK, candidate(_changed((old, new))))
-    assert verdict["verdict"] == "incorrect", (verdict["reason"], verdict["detail"])
-    assert named in verdict["reason"]
+    assert verdict.verdict == "incorrect", (verdict.reason, verdict.detail)
+    assert named in verdict.reason
 
 
 def test_gradients_of_the_call_before_are_incorrect(referee: Referee) -> None:
@@ -100,14 +100,14 @@ def test_gradients_of_the_call_before_are_incorrect(referee: Referee) -> None:
         ),
     )
     verdict = judge(referee, TASK, candidate(stale))
-    assert verdict["verdict"] == "incorrect", (verdict["reason"], verdict["detail"])
-    assert "gradient of input 1" in verdict["reason"]
+    assert verdict.verdict == "incorrect", (verdict.reason, verdict.detail)
+    assert "gradient of input 1" in verdict.reason
 
 
 def test_an_output_without_a_gradient_breaks_the_contract(referee: Referee) -> None:
     verdict = judge(referee, TASK, replaced(TASK, ("return hidden[index]", "return hidden.detach()[index]")))
-    assert verdict["verdict"] == "contract_violation", verdict["reason"]
-    assert "autograd.Function" in verdict["reason"]
+    assert verdict.verdict == "contract_violation", verdict.reason
+    assert "autograd.Function" in verdict.reason
 
 
 def test_packed_weights_must_keep_their_names(referee: Referee) -> None:
@@ -132,13 +132,13 @@ def test_packed_weights_must_keep_their_names(referee: Referee) -> None:
         return packed.replace("NAME", name).replace("SHAPE", shape).replace("T_OF", transposed)
 
     kept = judge(referee, TASK, candidate(variant("weight", "contiguous()", "t()")))
-    assert kept["verdict"] == "accepted", (kept["reason"], kept["detail"])
+    assert kept.verdict == "accepted", (kept.reason, kept.detail)
     renamed = judge(referee, TASK, candidate(variant("packed", "t()", "contiguous()")))
-    assert renamed["verdict"] == "contract_violation"
-    assert "no parameter 'weight'" in renamed["reason"]
+    assert renamed.verdict == "contract_violation"
+    assert "no parameter 'weight'" in renamed.reason
     reshaped = judge(referee, TASK, candidate(variant("weight", "t()", "contiguous()")))
-    assert reshaped["verdict"] == "contract_violation"
-    assert "shape [20, 12]" in reshaped["reason"]
+    assert reshaped.verdict == "contract_violation"
+    assert "shape [20, 12]" in reshaped.reason
 
 
 def test_complex_and_low_precision_gradients(referee: Referee) -> None:
@@ -160,11 +160,11 @@ def test_complex_and_low_precision_gradients(referee: Referee) -> None:
             return []
         """)
     honest = judge(referee, source, replaced(source, ("z * self.weight", "self.weight * z")))
-    assert honest["verdict"] == "accepted", (honest["reason"], honest["detail"])
+    assert honest.verdict == "accepted", (honest.reason, honest.detail)
     hook = "h.register_hook(lambda g: g * 1.05); return z * self.weight"
     wrong = judge(referee, source, replaced(source, ("return z * self.weight", hook)))
-    assert wrong["verdict"] == "incorrect", wrong["reason"]
-    assert "gradient of input 2" in wrong["reason"]
+    assert wrong.verdict == "incorrect", wrong.reason
+    assert "gradient of input 2" in wrong.reason
 
 
 def test_grad_mode_is_off_where_a_task_is_forward_only(referee: Referee) -> None:
@@ -180,7 +180,7 @@ def test_grad_mode_is_off_where_a_task_is_forward_only(referee: Referee) -> None
             return []
         """)
     asserts = ("return x * 2.0", "assert not torch.is_grad_enabled(); return x * 2.0")
-    assert judge(referee, source, replaced(source, asserts))["verdict"] == "accepted"
+    assert judge(referee, source, replaced(source, asserts)).verdict == "accepted"
 
 
 def test_a_task_without_anything_to_differentiate_is_refused(referee: Referee) -> None:

@@ -37,7 +37,7 @@ def test_strided_inputs_and_outputs(referee: Referee) -> None:
         (".expand(8, 12), torch", ".expand(8, 12), torch"),
     )
     verdict = judge(referee, LAYOUTS, honest)
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_strided_inputs_and_outputs(referee: Referee) -> None:
 )
 def test_a_contiguous_output_is_right_wherever_values_are(old: str, new: str, referee: Referee) -> None:
     verdict = judge(referee, LAYOUTS, replaced(LAYOUTS, (old, new)))
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
 
 
 def test_other_strides_than_the_references_are_refused_with_what_to_return(referee: Referee) -> None:
     rows_last = "(torch.relu(image) * 2.0).permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1)"
     verdict = judge(referee, LAYOUTS, replaced(LAYOUTS, ("torch.relu(image) * 2.0", rows_last)))
-    assert verdict["verdict"] == "contract_violation"
-    assert "return it contiguous (.contiguous()) or with the reference's strides" in verdict["reason"]
+    assert verdict.verdict == "contract_violation"
+    assert "return it contiguous (.contiguous()) or with the reference's strides" in verdict.reason
     assert "output_contract" in rules(verdict)
 
 
@@ -72,7 +72,7 @@ def test_other_strides_than_the_references_are_refused_with_what_to_return(refer
 )  # fmt: skip
 def test_what_ignores_strides_is_found(old: str, new: str, word: str, rule: str, referee: Referee) -> None:
     verdict = judge(referee, LAYOUTS, replaced(LAYOUTS, (old, new)))
-    assert verdict["verdict"] == word, verdict["reason"]
+    assert verdict.verdict == word, verdict.reason
     assert rule in rules(verdict)
 
 
@@ -95,15 +95,15 @@ SIZES = task("""
 def test_empty_tensors_and_scalars(referee: Referee) -> None:
     shapes = [{"rows": r, "cols": c} for r, c in ((0, 9), (8, 0), (0, 0), (1, 1), (8, 9))]
     verdict = judge(referee, SIZES, replaced(SIZES, ("x * 2 + y", "y + x + x")), shapes)
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
-    assert len(verdict["shapes"]) == 5
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
+    assert len(verdict.shapes) == 5
     crash = judge(referee, SIZES, replaced(SIZES, ("return x * 2", "x.view(-1)[0]; return x * 2")), shapes)
-    assert crash["verdict"] == "runtime_error"
+    assert crash.verdict == "runtime_error"
     wrong = judge(referee, SIZES, replaced(SIZES, ("x.sum(),", "x.sum() + (x.numel() == 0),")), shapes)
-    assert wrong["verdict"] == "incorrect", wrong["reason"]
+    assert wrong.verdict == "incorrect", wrong.reason
     one = judge(referee, SIZES, replaced(SIZES, ("x.sum(),", "x.sum().reshape(1),")), shapes)
-    assert one["verdict"] == "contract_violation"
-    assert "shape [1]" in one["reason"]
+    assert one.verdict == "contract_violation"
+    assert "shape [1]" in one.reason
 
 
 def test_layouts_that_mean_the_same_are_the_same() -> None:

@@ -52,10 +52,10 @@ _BY_HAND = """
 
 def test_running_statistics_that_are_kept_are_accepted(referee: Referee) -> None:
     verdict = judge(referee, TRAINED, candidate(_BY_HAND))
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
     rebound = _BY_HAND.replace("self.average.lerp_(mean, 0.1)", "self.average = self.average.lerp(mean, 0.1)")
     verdict = judge(referee, TRAINED, candidate(rebound))
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
 
 
 @pytest.mark.parametrize(
@@ -71,19 +71,19 @@ def test_running_statistics_that_are_not_kept_are_incorrect(
 ) -> None:
     assert old in _BY_HAND
     verdict = judge(referee, TRAINED, candidate(_BY_HAND.replace(old, new)))
-    assert verdict["verdict"] == "incorrect", (verdict["reason"], verdict["detail"])
-    assert f"buffer {named} after the call" in verdict["reason"]
+    assert verdict.verdict == "incorrect", (verdict.reason, verdict.detail)
+    assert f"buffer {named} after the call" in verdict.reason
 
 
 def test_train_mode_and_gradients_together(referee: Referee) -> None:
     _, body = TRAINED.source.split("nn\n", 1)
     both = task('DIRECTION = "forward_backward"\n' + body)
     honest = judge(referee, both, candidate(_BY_HAND))
-    assert honest["verdict"] == "accepted", (honest["reason"], honest["detail"])
+    assert honest.verdict == "accepted", (honest.reason, honest.detail)
     # The mean of the batch is part of the derivative.
     fixed = judge(referee, both, candidate(_BY_HAND.replace("(x - mean)", "(x - mean.detach())")))
-    assert fixed["verdict"] == "incorrect", fixed["reason"]
-    assert "gradient of input 1" in fixed["reason"]
+    assert fixed.verdict == "incorrect", fixed.reason
+    assert "gradient of input 1" in fixed.reason
 
 
 def test_a_random_reference_is_refused(referee: Referee) -> None:
@@ -132,16 +132,16 @@ _UNSTEADY = """
 
 def test_a_result_that_wavers_within_the_tolerance_is_told(referee: Referee) -> None:
     verdict = judge(referee, PLAIN, candidate(_UNSTEADY.format(step="2e-7")))
-    assert verdict["verdict"] == "accepted", verdict["reason"]
-    told = [finding for finding in verdict["findings"] if finding["rule"] == "nondeterministic"]
-    assert [finding["severity"] for finding in told] == ["info"]
+    assert verdict.verdict == "accepted", verdict.reason
+    told = [finding for finding in verdict.findings if finding.rule == "nondeterministic"]
+    assert [finding.severity for finding in told] == ["info"]
     steady = judge(referee, PLAIN, candidate(_UNSTEADY.format(step="0")))
     assert "nondeterministic" not in rules(steady)
 
 
 def test_a_result_that_wavers_beyond_the_tolerance_is_incorrect(referee: Referee) -> None:
     verdict = judge(referee, PLAIN, candidate(_UNSTEADY.format(step="1e-4")))
-    assert verdict["verdict"] == "incorrect"
+    assert verdict.verdict == "incorrect"
 
 
 _SLOW_TO_START = """
@@ -165,13 +165,13 @@ _SLOW_TO_START = """
 def test_set_up_and_first_call_are_told_apart(referee: Referee) -> None:
     """Set-up is the import of the file and the constructor at the first shape; neither is on any clock."""
     verdict = judge(referee, PLAIN, candidate(_SLOW_TO_START))
-    assert verdict["verdict"] == "accepted", verdict["reason"]
-    assert verdict["setup_s"] >= 0.6
-    assert verdict["first_call_s"] >= 0.4
+    assert verdict.verdict == "accepted", verdict.reason
+    assert verdict.setup_s >= 0.6
+    assert verdict.first_call_s >= 0.4
     # The least of several: who has the cores meanwhile takes time from either.
     quick = [judge(referee, PLAIN, replaced(PLAIN)) for _ in range(3)]
-    assert min(one["setup_s"] for one in quick) < verdict["setup_s"] - 0.3
-    assert min(one["first_call_s"] for one in quick) < verdict["first_call_s"] - 0.2
+    assert min(one.setup_s for one in quick) < verdict.setup_s - 0.3
+    assert min(one.first_call_s for one in quick) < verdict.first_call_s - 0.2
 
 
 # -- the task's own oracle ---------------------------------------------------------------------------------------
@@ -200,17 +200,17 @@ def test_a_task_may_bring_its_own_oracle(referee: Referee) -> None:
     honest = judge(
         referee, source, replaced(source, (") * 3.0\n\ndef get_inputs", ").mul(3.0)\n\ndef get_inputs"))
     )
-    assert honest["verdict"] == "accepted", (honest["reason"], honest["detail"])
+    assert honest.verdict == "accepted", (honest.reason, honest.detail)
     assert "no_float64_oracle" not in rules(honest)
     # An oracle that says something else than the reference decides.
     other = task(TIES + _OWN.replace("double() * 3.0", "double() * 3.01"))
     # By a third, and not by a fifteenth: the reference itself is off by 0.3 % of this oracle, of which short rows are allowed 4 x 2 x 2
     # times as much (12 % of the scale), so that 3.2 lay at the bound of other inputs and was accepted in two of ten draws.
-    assert judge(referee, other, replaced(other, ("* 3.0\n", "* 4.0\n")))["verdict"] == "incorrect"
+    assert judge(referee, other, replaced(other, ("* 3.0\n", "* 4.0\n"))).verdict == "incorrect"
     broken = task(TIES + _OWN.replace("x.view", "x.no_such_thing"))
     verdict = judge(referee, broken, replaced(broken))
-    assert verdict["verdict"] == "task_rejected"
-    assert "oracle() failed" in verdict["reason"]
+    assert verdict.verdict == "task_rejected"
+    assert "oracle() failed" in verdict.reason
 
 
 # -- precision tiers ---------------------------------------------------------------------------------------------
@@ -280,14 +280,14 @@ def test_a_tier_allows_its_own_rounding_and_no_more(
     tier: str, rounding: str, word: str, told: bool, referee: Referee
 ) -> None:
     verdict = judge(referee, task(LINEAR.replace("TIER", tier)), candidate(_low(rounding)))
-    assert verdict["verdict"] == word, verdict["reason"]
+    assert verdict.verdict == word, verdict.reason
     assert ("precision_change" in rules(verdict)) is told
 
 
 def test_a_tier_allows_nothing_where_nothing_is_multiplied(referee: Referee) -> None:
     source = task('PRECISION = "bf16"\n' + PLAIN.source.split("nn\n", 1)[1])
     rounded = replaced(source, ("torch.softmax(x, -1)", "torch.softmax(x.bfloat16(), -1).float()"))
-    assert judge(referee, source, rounded)["verdict"] == "incorrect"
+    assert judge(referee, source, rounded).verdict == "incorrect"
 
 
 # -- global state ------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_what_a_candidate_does_to_torch_reaches_nobody_else(referee: Referee) ->
             def forward(self, x):
                 return torch.softmax(x, -1)
         """
-    assert judge(referee, PLAIN, candidate(vandal))["verdict"] == "incorrect"
+    assert judge(referee, PLAIN, candidate(vandal)).verdict == "incorrect"
     probe = """
         assert torch.get_default_dtype() == torch.float32
         assert torch.get_float32_matmul_precision() == "highest"
@@ -320,4 +320,4 @@ def test_what_a_candidate_does_to_torch_reaches_nobody_else(referee: Referee) ->
                 return e * (1 / e.sum(-1, keepdim=True))
         """
     verdict = judge(referee, PLAIN, candidate(probe))
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)

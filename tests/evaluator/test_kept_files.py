@@ -9,7 +9,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.processes.compiled_for_candidates import KeptFiles
 from evaluator.roles import compiled_files
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict
 from tests.evaluator import judging
 
 MODEL = """
@@ -64,7 +64,7 @@ def source(lines: str, after: str = "") -> CandidateSource:
     return judging.candidate(body)
 
 
-def judge(core: RefereeCore, task: TaskSource, candidate: CandidateSource) -> dict[str, Any]:
+def judge(core: RefereeCore, task: TaskSource, candidate: CandidateSource) -> Verdict:
     request = Request(task, candidate, "screen", ("adversarial",), {"adversarial": [{}]}, 60.0)
     return core.evaluate(request, lambda *_: None)
 
@@ -78,15 +78,15 @@ def test_the_next_process_of_the_same_candidate_gets_the_files_and_no_other(core
     task, other_task = judging.task(MODEL), judging.task(MODEL + "\n    # another text\n")
     candidate = source(LEAVES_ONE)
     first = judge(core, task, candidate)
-    assert first["verdict"] == "accepted", first["reason"]
+    assert first.verdict == "accepted", first.reason
     assert "compiled_before" not in judging.rules(first)
 
     again = judge(core, task, candidate)
-    assert again["verdict"] == "runtime_error"
-    assert "compiled before: machine code" in again["reason"]
+    assert again.verdict == "runtime_error"
+    assert "compiled before: machine code" in again.reason
 
-    assert judge(core, other_task, candidate)["verdict"] == "accepted"
-    assert judge(core, task, source(LEAVES_ONE, "\n    # another text\n"))["verdict"] == "accepted"
+    assert judge(core, other_task, candidate).verdict == "accepted"
+    assert judge(core, task, source(LEAVES_ONE, "\n    # another text\n")).verdict == "accepted"
 
 
 def test_a_verdict_says_that_its_first_call_found_compiled_files(core: RefereeCore) -> None:
@@ -100,7 +100,7 @@ def test_a_process_that_is_watched_gets_the_files_and_leaves_nothing(core: Refer
     from evaluator.referee.session.candidate import CandidateRun
 
     task, candidate = judging.task(MODEL), source(LEAVES_ONE, "\n    # watched\n")
-    assert judge(core, task, candidate)["verdict"] == "accepted"
+    assert judge(core, task, candidate).verdict == "accepted"
     run = CandidateRun(core.fleet, core.session(task), candidate)
     twin = run.watched_twin(float("inf"))
     try:
@@ -125,8 +125,8 @@ HOSTILE = """
 @pytest.mark.parametrize("claim", ["1 << 40", "-1", "True", "'many'"])
 def test_impossible_sizes_are_the_candidates_fault(core: RefereeCore, claim: str) -> None:
     verdict = judge(core, judging.task(MODEL), source(HOSTILE.replace("{}", f"lambda *_: {claim}")))
-    assert verdict["verdict"] == "contract_violation"
-    assert "files of an impossible size" in verdict["reason"]
+    assert verdict.verdict == "contract_violation"
+    assert "files of an impossible size" in verdict.reason
 
 
 TOO_MUCH = """
@@ -152,16 +152,16 @@ TOO_MUCH = """
 def test_nobody_writes_beyond_the_limit_or_changes_the_size(core: RefereeCore) -> None:
     before = kept_bytes(core)
     verdict = judge(core, judging.task(MODEL), source(TOO_MUCH))
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
     assert kept_bytes(core) == before
 
 
 def test_what_is_kept_is_never_looked_into(core: RefereeCore) -> None:
     """Bytes that no packer wrote break only the process that gets them, which is the one that wrote them."""
     task, lines = judging.task(MODEL), HOSTILE.replace("{}", "lambda work, to, *_: os.pwrite(to, b'ruin', 0)")
-    assert judge(core, task, source(lines))["verdict"] == "accepted"
+    assert judge(core, task, source(lines)).verdict == "accepted"
     assert b"ruin" in kept_bytes(core)
-    assert judge(core, task, source(lines))["verdict"] == "runtime_error"
+    assert judge(core, task, source(lines)).verdict == "runtime_error"
 
 
 def packed(work: Path, most_bytes: int = 1 << 20, known: frozenset[str] = frozenset()) -> bytes:
@@ -290,7 +290,7 @@ def test_a_damaged_file_is_nobody_s_fault_and_made_again(core: RefereeCore, dama
     candidate, other = source(lines, f"\n    # {damage}\n"), source(lines, f"\n    # beside {damage}\n")
     store, environment = core.fleet.kept_files, core.fleet.environment()
     for one in (candidate, other):
-        assert judge(core, task, one)["verdict"] == "accepted"
+        assert judge(core, task, one).verdict == "accepted"
     file, others = (store.folder / store.key(c.sha256, task.sha256, environment) for c in (candidate, other))
     content = file.read_bytes()
     changed = content[:-1] + bytes([content[-1] ^ 1])
@@ -298,6 +298,6 @@ def test_a_damaged_file_is_nobody_s_fault_and_made_again(core: RefereeCore, dama
         {"cut off": content[:-3], "a bit": changed, "swapped": others.read_bytes(), "empty": b""}[damage]
     )
     verdict = judge(core, task, candidate)
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
     assert "compiled_before" not in judging.rules(verdict)
     assert "compiled_before" in judging.rules(judge(core, task, candidate))

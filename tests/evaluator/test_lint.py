@@ -101,8 +101,8 @@ def test_a_candidate_for_a_refused_task_is_not_run(referee: Referee) -> None:
     task = TaskSource("defective", DEFECTS["relu_far_below_zero"].source)
     referee.lint(task)
     verdict = referee.evaluate(task, CandidateSource("raise SystemExit('it ran')"))
-    assert verdict["verdict"] == "task_rejected"
-    assert "zeros is right" in verdict["reason"]
+    assert verdict.verdict == "task_rejected"
+    assert "zeros is right" in verdict.reason
 
 
 def test_a_marked_task_is_described_with_its_marks(referee: Referee) -> None:

@@ -192,14 +192,14 @@ def test_a_second_pass_that_goes_well_asks_no_oracle(core: RefereeCore, dtype: s
     proposal = replaced(source, ("torch.softmax(x, -1)", other))
     shapes = {"adversarial": [{"rows": rows} for rows in (5, 17, 64)]}
     request = Request(source, proposal, "screen", ("adversarial",), shapes)
-    assert core.evaluate(request, lambda *_: None)["verdict"] == "accepted"
+    assert core.evaluate(request, lambda *_: None).verdict == "accepted"
     session = core.session(source)
     counting = Counting(session.process)
     try:
         verdict = core.evaluate(request, lambda *_: None)
     finally:
         del session.process.send
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
     assert counting.seen == [protocol.BLOCK] * 3
 
 

@@ -13,7 +13,7 @@ from evaluator.environment import measured_on
 from evaluator.fingerprint import changes, comparable, fingerprint, platform, same_type, type_of
 from evaluator.profiling import ceilings
 from evaluator.profiling.claims import doubt
-from evaluator.verdict import as_json, without_measurement
+from evaluator.verdict import without_measurement
 from evaluator.verdict_store import Question, VerdictStore
 
 CARD = {
@@ -75,22 +75,20 @@ def test_measuring_the_ceilings_again_makes_no_other_machine(tmp_path: Path) -> 
     """A verdict says which ceilings it lies beside, and is found again whatever they are by then."""
     question = Question.of("task", "candidate", "screen", ["visible"], None)
     here = measured_on(CpuDevice())
-    verdict = as_json(
-        without_measurement(
-            "accepted",
-            "because",
-            task={"name": "t", "sha256": "task"},
-            candidate={"sha256": "candidate", "origin": "external", "label": "c"},
-            effort="screen",
-            splits=("visible",),
-            environment={**here, "sandbox_tier": "landlock", "ceilings": "0123456789abcdef"},
-        )
+    verdict = without_measurement(
+        "accepted",
+        "because",
+        task={"name": "t", "sha256": "task"},
+        candidate={"sha256": "candidate", "origin": "external", "label": "c"},
+        effort="screen",
+        splits=("visible",),
+        environment={**here, "sandbox_tier": "landlock", "ceilings": "0123456789abcdef"},
     )
     store = VerdictStore(tmp_path / "verdicts")
     store.keep(question, verdict)
     found = store.find(question, here, "landlock")
     assert found is not None
-    assert found["environment"]["ceilings"] == "0123456789abcdef"
+    assert found.environment["ceilings"] == "0123456789abcdef"
     assert store.find(question, {**here, "driver": "another"}, "landlock") is None
 
 

@@ -196,17 +196,17 @@ def test_on_a_gpu_the_default_tier_allows_tf32_where_things_are_convolved(
 ) -> None:
     source, low = _with_rounded_operands(layer)
     request = Request(source, low, "screen", ("adversarial",), {"adversarial": [{}]})
-    assert core.evaluate(request, lambda *_: None)["verdict"] == "incorrect", "a CPU has no TF32"
+    assert core.evaluate(request, lambda *_: None).verdict == "incorrect", "a CPU has no TF32"
     core._drop(source)
     monkeypatch.setattr(expectation, "rounds_operands", lambda tier, *, gpu: rounds_operands(tier, gpu=True))
     verdict = core.evaluate(request, lambda *_: None)
-    assert verdict["verdict"] == word, verdict["reason"]
+    assert verdict.verdict == word, verdict.reason
     assert ("precision_change" in rules(verdict)) is (word == "accepted")
-    assert verdict["precision"] == "default"
+    assert verdict.precision == "default"
     core._drop(source)
     strict = Request(with_precision(source, "strict"), low, "screen", ("adversarial",), {"adversarial": [{}]})
     verdict = core.evaluate(strict, lambda *_: None)
-    assert (verdict["verdict"], verdict["precision"]) == ("incorrect", "strict")
+    assert (verdict.verdict, verdict.precision) == ("incorrect", "strict")
 
 
 _SPLIT = """
@@ -240,12 +240,12 @@ def test_a_product_put_together_from_three_is_right_in_every_tier(
     verdict = judge(
         referee, with_precision(source, tier), candidate(_SPLIT.replace("ROUND", rounding) + text)
     )
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
     assert "precision_change" not in rules(verdict)
 
 
 def test_a_tier_that_there_is_not_is_refused_with_those_there_are(referee: Referee) -> None:
     source = task('PRECISION = "fp32"\n' + _written(_LINEAR)[0].source)
     verdict = judge(referee, source, candidate(_written(_LINEAR)[1]))
-    assert verdict["verdict"] == "task_rejected"
-    assert "'fp32' is not a precision; use one of default, strict, tf32" in verdict["reason"]
+    assert verdict.verdict == "task_rejected"
+    assert "'fp32' is not a precision; use one of default, strict, tf32" in verdict.reason

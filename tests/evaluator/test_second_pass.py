@@ -72,7 +72,7 @@ def test_what_happens_only_when_shapes_alternate(
     then: str, word: str, rule: str | None, referee: Referee
 ) -> None:
     verdict = judge(referee, SOFTMAX, candidate(_LATER.replace("THEN", then)), SHAPES)
-    assert verdict["verdict"] == word, (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == word, (verdict.reason, verdict.detail)
     if rule is not None:
         assert rule in rules(verdict)
 
@@ -95,9 +95,9 @@ def test_who_differs_from_the_reference_and_is_right_is_accepted(referee: Refere
             return []
         """)
     verdict = judge(referee, source, replaced(source, ("x / 0.3", "x * (1 / 0.3)")), SHAPES)
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
     wrong = judge(referee, source, replaced(source, ("x / 0.3", "x / 0.31")), SHAPES)
-    assert wrong["verdict"] == "incorrect"
+    assert wrong.verdict == "incorrect"
 
 
 # -- the quick comparison ----------------------------------------------------------------------------------------

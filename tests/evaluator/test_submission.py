@@ -121,7 +121,7 @@ def test_a_module_of_which_only_the_biases_are_left_gets_larger_weights(referee:
 
     honest = _DEEP.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
     verdict = referee.evaluate(task, CandidateSource(honest, "external", "x"), submitted=True)
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
     replays = honest.replace(
         "return self.layers(x)",
         "self.kept = getattr(self, 'kept', {})\n"
@@ -130,7 +130,7 @@ def test_a_module_of_which_only_the_biases_are_left_gets_larger_weights(referee:
         "        return self.kept[x.shape].clone()",
     )
     verdict = referee.evaluate(task, CandidateSource(replays, "external", "x"), submitted=True)
-    assert verdict["verdict"] in ("cheating", "incorrect"), verdict["reason"]
+    assert verdict.verdict in ("cheating", "incorrect"), verdict.reason
 
 
 @pytest.mark.slow
@@ -154,22 +154,22 @@ def test_a_candidate_for_the_files_sizes_alone_is_wrong_elsewhere(referee: Refer
     task = TaskSource("linear", _TASK)
     candidate = CandidateSource(_ONE_SIZE)
     splits = ["adversarial"]
-    assert referee.evaluate(task, candidate, splits=splits)["verdict"] == "accepted"
+    assert referee.evaluate(task, candidate, splits=splits).verdict == "accepted"
     verdict = referee.evaluate(task, candidate, splits=splits, submitted=True)
-    assert verdict["verdict"] == "contract_violation"
-    assert verdict["task"]["sha256"] == task.sha256
+    assert verdict.verdict == "contract_violation"
+    assert verdict.task["sha256"] == task.sha256
     # Nor does the verdict for one size answer for the space.
     kept = referee.evaluate(task, candidate, splits=splits, submitted=True, reuse=True)
-    assert kept["verdict"] == "contract_violation" and kept["reused"]
+    assert kept.verdict == "contract_violation" and kept.reused
     good = referee.evaluate(task, CandidateSource(_HONEST), splits=splits, submitted=True)
-    assert good["verdict"] == "accepted", good["reason"]
-    assert len(good["shapes"]) > 1
+    assert good.verdict == "accepted", good.reason
+    assert len(good.shapes) > 1
 
 
 def test_a_defective_task_is_refused_before_a_candidate_is_looked_at(referee: Referee) -> None:
     source = next(iter(DEFECTS.values())).source
     verdict = referee.evaluate(TaskSource("defective", source), CandidateSource("1 / 0"), submitted=True)
-    assert verdict["verdict"] == "task_rejected"
+    assert verdict.verdict == "task_rejected"
 
 
 def test_the_command_refuses_a_defective_task(tmp_path: Path) -> None:

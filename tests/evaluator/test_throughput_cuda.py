@@ -14,6 +14,7 @@ from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.session.candidate import CandidateRun
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict
 from kernelbench_tasks import catalog
 from tests.corpus import controls
 from tests.evaluator import judging
@@ -67,7 +68,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
         referee.close()
 
 
-def judge(core: RefereeCore, source: str) -> dict[str, Any]:
+def judge(core: RefereeCore, source: str) -> Verdict:
     candidate = CandidateSource(source, "external", "inline")
     request = Request(ROW_SUM, candidate, "screen", ("adversarial",), {"adversarial": SHAPES}, 120.0)
     return core.evaluate(request, lambda *_: None)
@@ -78,12 +79,12 @@ def test_the_second_process_compiles_nothing(core: RefereeCore, compiler: str) -
     kernel = next(entry for entry in controls.every() if entry.name == "row_sum_triton_512_2w").source
     source = TRITON_LISTENS + kernel if compiler == "triton" else INDUCTOR
     first = judge(core, source)
-    assert first["verdict"] == "accepted", (first["reason"], first["detail"])
+    assert first.verdict == "accepted", (first.reason, first.detail)
     again = judge(core, source)
-    assert again["verdict"] == "accepted", (again["reason"], again["detail"])
+    assert again.verdict == "accepted", (again.reason, again.detail)
     assert "compiled_before" not in judging.rules(first)
     assert "compiled_before" in judging.rules(again)
-    print(compiler, "correctness", first["stages_s"]["correctness"], "then", again["stages_s"]["correctness"])
+    print(compiler, "correctness", first.stages_s["correctness"], "then", again.stages_s["correctness"])
 
 
 def test_tritons_own_library_is_made_once_for_all(core: RefereeCore) -> None:
@@ -97,8 +98,8 @@ def test_extensions_are_built_while_somebody_times(core: RefereeCore) -> None:
         run.build_ahead()
     assert run.compile_s > 0
     again = judge(core, source)
-    assert again["verdict"] == "accepted", (again["reason"], again["detail"])
-    assert again["compile_s"] < run.compile_s
+    assert again.verdict == "accepted", (again.reason, again.detail)
+    assert again.compile_s < run.compile_s
 
 
 @pytest.mark.parametrize("make", [row_kernels.nvrtc, row_kernels.inline])
@@ -114,7 +115,7 @@ def test_the_benchmarks_kernels_are_right(core: RefereeCore, task: str, make: An
         120.0,
     )
     verdict = core.evaluate(request, lambda *_: None)
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
 
 
 def test_roles_keep_off_the_timing_cores(core: RefereeCore) -> None:

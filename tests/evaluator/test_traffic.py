@@ -66,14 +66,14 @@ def test_weights_decide_the_summary() -> None:
     results = [timed(5, 2.0), timed(33, 0.5), timed(12, 8.0)]
     table = Traffic((({"rows": 5}, 3.0), ({"rows": 33}, 1.0)))
     summary = summary_of(results, table)
-    assert summary["geomean_speedup"] == pytest.approx(math.sqrt(2.0))
-    assert summary["geomean_ci95"] == pytest.approx([math.sqrt(2.0)] * 2)
-    assert (summary["worst_speedup"], summary["shapes"]) == (pytest.approx(0.5), 2)
-    traffic = summary["traffic"]
+    assert summary.geomean_speedup == pytest.approx(math.sqrt(2.0))
+    assert summary.geomean_ci95 == pytest.approx([math.sqrt(2.0)] * 2)
+    assert (summary.worst_speedup, summary.shapes) == (pytest.approx(0.5), 2)
+    traffic = summary.traffic
     # 3 calls take 5 instead of 10 microseconds, one takes 20 instead of 10.
     assert traffic["time_speedup"] == pytest.approx(40 / 35)
     assert (traffic["shapes"], traffic["share"]) == (2, 1.0)
-    assert summary_of(results, Traffic())["geomean_speedup"] == pytest.approx(2.0)
+    assert summary_of(results, Traffic()).geomean_speedup == pytest.approx(2.0)
 
 
 def timed(rows: int, speedup: float) -> ShapeResult:
@@ -143,16 +143,16 @@ def test_the_tasks_own_table_and_one_of_the_request(referee: Referee) -> None:
 def test_a_verdict_states_the_weighted_figure(referee: Referee) -> None:
     shapes = {"visible": [{"rows": 5}, {"rows": 33}, {"rows": 12}]}
     verdict = referee.evaluate(ROWS, replaced(ROWS), splits=["visible"], shapes=shapes)
-    assert verdict["verdict"] == "accepted", verdict["reason"]
-    weights = {row["dims"]["rows"]: row["weight"] for row in verdict["shapes"]}
+    assert verdict.verdict == "accepted", verdict.reason
+    weights = {row.dims["rows"]: row.weight for row in verdict.shapes}
     assert weights == {5: 1.0, 33: 3.0, 12: None}
-    assert {row["stratum"] for row in verdict["shapes"]} == {"given"}
-    speeds = {row["dims"]["rows"]: math.log(row["speedup"]) for row in verdict["shapes"]}
-    summary = verdict["summary"]
+    assert {row.stratum for row in verdict.shapes} == {"given"}
+    speeds = {row.dims["rows"]: math.log(row.speedup) for row in verdict.shapes}
+    summary = verdict.summary
     expected = math.exp((speeds[5] + 3 * speeds[33]) / 4)
-    assert summary["geomean_speedup"] == pytest.approx(expected, rel=1e-6)
-    traffic = summary["traffic"]
+    assert summary.geomean_speedup == pytest.approx(expected, rel=1e-6)
+    traffic = summary.traffic
     assert traffic["geomean_speedup"] == pytest.approx(expected, rel=1e-6)
     assert (traffic["shapes"], traffic["share"]) == (2, 1.0)
-    everything = summary["by_stratum"]["given"]["geomean_speedup"]
+    everything = summary.by_stratum["given"]["geomean_speedup"]
     assert everything == pytest.approx(math.exp(sum(speeds.values()) / 3), rel=1e-6)

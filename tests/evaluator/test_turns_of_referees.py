@@ -105,7 +105,7 @@ def test_a_check_of_many_shapes_lets_others_time_between_two(core: RefereeCore) 
         Request(task, proposal, "screen", ("adversarial",), {"adversarial": shapes}, 60.0), progress
     )
     other.join(10)
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
     assert len(begun) == len(shapes)
     assert entered_after[0] < len(shapes), "it waited for every shape"
     assert states == ["T"], "the reference ran while somebody timed"

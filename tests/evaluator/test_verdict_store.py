@@ -18,7 +18,7 @@ from evaluator.devices import CpuDevice
 from evaluator.environment import measured_on
 from evaluator.folders import verdicts_folder
 from evaluator.sources import CandidateSource, TaskSource
-from evaluator.verdict import as_json, without_measurement
+from evaluator.verdict import Verdict, without_measurement
 from evaluator.verdict_store import Question, VerdictStore
 
 ATTACKS = Path(__file__).parent.parent / "attacks"
@@ -29,17 +29,15 @@ def environment(**changed: Any) -> dict[str, Any]:
     return {**measured_on(CpuDevice()), **changed}
 
 
-def verdict(word: str = "accepted", tier: str = "namespaces", **changed: Any) -> dict[str, Any]:
-    return as_json(
-        without_measurement(
-            word,
-            "because",
-            task={"name": "t", "sha256": "task"},
-            candidate={"sha256": "candidate", "origin": "external", "label": "c"},
-            effort="screen",
-            splits=("visible",),
-            environment=environment(sandbox_tier=tier, **changed),
-        )
+def verdict(word: str = "accepted", tier: str = "namespaces", **changed: Any) -> Verdict:
+    return without_measurement(
+        word,
+        "because",
+        task={"name": "t", "sha256": "task"},
+        candidate={"sha256": "candidate", "origin": "external", "label": "c"},
+        effort="screen",
+        splits=("visible",),
+        environment=environment(sandbox_tier=tier, **changed),
     )
 
 
@@ -53,8 +51,8 @@ def test_the_same_question_gets_the_same_verdict_and_says_so(store: VerdictStore
     assert store.find(QUESTION, environment(), "landlock") is None
     store.keep(QUESTION, kept)
     found = store.find(QUESTION, environment(), "landlock")
-    assert found == {**kept, "reused": True}
-    assert kept["reused"] is False
+    assert found == replace(kept, reused=True)
+    assert kept.reused is False
     assert store.find(replace(QUESTION, splits=("adversarial", "visible")), environment(), "landlock")
 
 
@@ -88,7 +86,7 @@ def test_confirm_answers_screen_and_not_the_other_way(store: VerdictStore) -> No
     store.keep(confirm, verdict("accepted"))
     found = store.find(QUESTION, environment(), "landlock")
     assert found is not None
-    assert found["verdict"] == "accepted"
+    assert found.verdict == "accepted"
 
 
 def test_a_stronger_sandbox_serves_and_a_weaker_one_does_not(store: VerdictStore) -> None:
@@ -151,17 +149,17 @@ def test_reuse_is_asked_for_and_no_candidate_reaches_the_store(referee: Referee)
     others = set(folder.rglob("*.json"))
     shapes = {"adversarial": [{"rows": 3, "cols": 17}]}
 
-    def ask(**options: Any) -> dict[str, Any]:
+    def ask(**options: Any) -> Verdict:
         return referee.evaluate(task, candidate, splits=["adversarial"], shapes=shapes, **options)
 
     first = ask()
-    assert (first["verdict"], first["reused"]) == ("incorrect", False)
-    assert ask()["reused"] is False
+    assert (first.verdict, first.reused) == ("incorrect", False)
+    assert ask().reused is False
     started = time.monotonic()
     again = ask(reuse=True)
     assert time.monotonic() - started < 1
-    assert again["reused"] is True
-    assert ask(reuse=True, deadline_s=5)["reused"] is True
+    assert again.reused is True
+    assert ask(reuse=True, deadline_s=5).reused is True
     (kept,) = set(folder.rglob("*.json")) - others
     before = kept.read_bytes()
     program = (

@@ -9,12 +9,13 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict
 from kernelbench_tasks import catalog
 
 _HEAD = "import math\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 
 
-def judged(referee: Referee, name: str, source: str, *shapes: dict[str, Any]) -> dict[str, Any]:
+def judged(referee: Referee, name: str, source: str, *shapes: dict[str, Any]) -> Verdict:
     task = TaskSource(name, catalog.load(name).source)
     proposal = CandidateSource(source, "external", "inline")
     return referee.evaluate(
@@ -52,8 +53,8 @@ def test_the_reference_passes_as_its_own_candidate(
     name: str, shape: dict[str, Any], referee: Referee
 ) -> None:
     verdict = judged(referee, name, reference(name), shape)
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
-    assert "no_float64_oracle" not in [finding["rule"] for finding in verdict["findings"]]
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
+    assert "no_float64_oracle" not in [finding.rule for finding in verdict.findings]
 
 
 #: Written independently of the references: other formulas, other orders, other layouts.
@@ -179,7 +180,7 @@ SHAPES = {
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_another_way_to_compute_it_passes(name: str, referee: Referee) -> None:
     verdict = judged(referee, name, _HEAD + textwrap.dedent(OTHERWISE[name]), SHAPES[name])
-    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
 
 
 @pytest.mark.parametrize(
@@ -199,4 +200,4 @@ def test_another_way_to_compute_it_passes(name: str, referee: Referee) -> None:
 )
 def test_a_small_mistake_is_incorrect(name: str, old: str, new: str, referee: Referee) -> None:
     verdict = judged(referee, name, reference(name, (old, new)))
-    assert verdict["verdict"] in ("incorrect", "contract_violation"), verdict["reason"]
+    assert verdict.verdict in ("incorrect", "contract_violation"), verdict.reason

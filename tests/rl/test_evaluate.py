@@ -7,8 +7,9 @@ import json
 import re
 import resource
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import typer
 from typer.testing import CliRunner
 
 from agent.messages import Message
+from evaluator import verdict as verdicts
 from evaluator.sources import TaskSource
+from evaluator.verdict import Verdict, from_json
 from kernelbench_tasks import catalog
 from rl import evaluate
 from rl.comparison import Cell, compared
@@ -64,12 +67,12 @@ class Judging:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+    async def judge(self, task: TaskSource, source: str) -> Verdict:
         self.asked.append(source)
         speed = float(source.split("speed = ")[1].split()[0])
         if speed == 99.0:
             raise Unjudged("no service answers", again=True, gone=True)
-        return accepted(speed) if speed else rejected("incorrect")
+        return from_json(accepted(speed) if speed else rejected("incorrect"))
 
     def close(self) -> None:
         pass
@@ -174,9 +177,9 @@ def test_cells_that_do_not_fit_are_refused() -> None:
 
 def test_a_decoy_is_a_failure_as_it_is_in_training(tmp_path: Path) -> None:
     class Finding(Judging):
-        async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
-            finding = {"rule": "decoy_kernel", "severity": "warning", "evidence": "nothing computed"}
-            return {**await super().judge(task, source), "findings": [finding]}
+        async def judge(self, task: TaskSource, source: str) -> Verdict:
+            finding = verdicts.Finding("decoy_kernel", "warning", "nothing computed")
+            return replace(await super().judge(task, source), findings=(finding,))
 
     found = cell(tmp_path, Writer("a", 2.0), Budget(1, 1, 1, 1), Finding())
     assert (found.mean, found.best, found.accepted, found.missing) == (0.0, 0.0, 0, 0)
@@ -201,11 +204,11 @@ class Elsewhere(Judging):
         super().__init__()
         self.machine, self.rejects = machine, rejects
 
-    async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+    async def judge(self, task: TaskSource, source: str) -> Verdict:
         found = await super().judge(task, source)
         if self.rejects:
-            found = rejected(self.rejects)
-        return {**found, "environment": {"device": "cuda", "device_name": self.machine}}
+            found = from_json(rejected(self.rejects))
+        return replace(found, environment={"device": "cuda", "device_name": self.machine})
 
 
 def compared_at(folder: Path, judge: Judging, before: float = 1.0, after: float = 2.0) -> dict[str, Any]:
@@ -222,7 +225,7 @@ def test_verdicts_of_two_types_of_machine_are_not_compared(tmp_path: Path) -> No
     assert compared_at(tmp_path / "two", Elsewhere("NVIDIA L4"))["machine"] == "NVIDIA L4"
 
     class Moving(Elsewhere):
-        async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+        async def judge(self, task: TaskSource, source: str) -> Verdict:
             found = await super().judge(task, source)
             self.machine = "NVIDIA L4"
             return found
@@ -388,7 +391,7 @@ def test_what_is_wrong_and_what_can_go_on_end_differently(
 
 
 class Gone(Judging):
-    async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+    async def judge(self, task: TaskSource, source: str) -> Verdict:
         raise Unjudged("no service answers", again=True, gone=True)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from evaluator.sources import TaskSource
+from evaluator.verdict import Verdict, from_json
 from rl.config import FleetPart, RewardPart
 from rl.errors import FleetLost, GroupError
 from rl.exemplars import ExemplarDatabase
@@ -45,7 +46,7 @@ class Scripted:
         self.asked: list[str] = []
         self.now = self.most = 0
 
-    async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+    async def judge(self, task: TaskSource, source: str) -> Verdict:
         self.asked.append(source)
         number = self.asked.count(source)
         self.now += 1
@@ -57,7 +58,7 @@ class Scripted:
         found = self._verdict(source, number)
         if isinstance(found, Exception):
             raise found
-        return found
+        return from_json(found)
 
     def close(self) -> None:
         pass
@@ -161,7 +162,7 @@ def test_a_candidate_that_cannot_be_submitted_is_rejected_and_not_let_off() -> N
 
 def test_a_reward_that_never_comes_is_none_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     class Silent(Scripted):
-        async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+        async def judge(self, task: TaskSource, source: str) -> Verdict:
             if speed_in(source) == 1.0:
                 await asyncio.sleep(60)
             return await super().judge(task, source)
@@ -381,8 +382,8 @@ def test_a_cheat_is_one_on_any_machine() -> None:
 def test_verdicts_of_another_referee_are_not_given(tmp_path: Path) -> None:
     ours, others = ({**accepted(1.0), "environment": {"harness": harness}} for harness in ("2", "1"))
     with VerdictJournal(tmp_path / "verdicts") as kept:
-        kept.put(("t", "ours"), Kept(ours, confirmed=False))
-        kept.put(("t", "others"), Kept(others, confirmed=False))
-        kept.put(("t", "cheats"), Kept({**others, "verdict": "cheating"}, confirmed=False))
+        kept.put(("t", "ours"), Kept(from_json(ours), confirmed=False))
+        kept.put(("t", "others"), Kept(from_json(others), confirmed=False))
+        kept.put(("t", "cheats"), Kept(from_json({**others, "verdict": "cheating"}), confirmed=False))
     with VerdictJournal(tmp_path / "verdicts", harness="2") as kept:
         assert list(kept) == [("t", "ours")]

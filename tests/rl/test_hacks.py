@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from evaluator.verdict import from_json
 from rl.config import HackPart, RewardPart
 from rl.errors import JournalError
 from rl.hacks import HackDatabase, Opinion, caught, doubted, main
@@ -49,23 +50,26 @@ def base(tmp_path: Path) -> HackDatabase:
 
 
 def test_what_the_referee_catches_is_learned_once(base: HackDatabase) -> None:
-    assert base.learn(HACK, rejected("cheating", CHEAT))
-    assert not base.learn(HACK.replace("rows", "r"), rejected("cheating", CHEAT))
-    assert not base.learn(HONEST, accepted(2.0))
-    assert not base.learn(HONEST, rejected("incorrect"))
+    assert base.learn(HACK, from_json(rejected("cheating", CHEAT)))
+    assert not base.learn(HACK.replace("rows", "r"), from_json(rejected("cheating", CHEAT)))
+    assert not base.learn(HONEST, from_json(accepted(2.0)))
+    assert not base.learn(HONEST, from_json(rejected("incorrect")))
     assert len(base) == 1
 
 
 def test_a_decoy_is_caught_though_it_was_accepted_and_a_note_is_not() -> None:
     decoy = {"rule": "decoy_kernel", "severity": "warning", "evidence": "its kernels compute nothing"}
-    assert caught({**accepted(2.0), "findings": [decoy]}) == ("decoy_kernel", "its kernels compute nothing")
-    assert caught({**accepted(2.0), "findings": [{**decoy, "severity": "info"}, "text", None]}) is None
-    assert caught({**rejected("cheating"), "findings": None}) == ("cheating", "cheating")
+    assert caught(from_json({**accepted(2.0), "findings": [decoy]})) == (
+        "decoy_kernel",
+        "its kernels compute nothing",
+    )
+    assert caught(from_json({**accepted(2.0), "findings": [{**decoy, "severity": "info"}]})) is None
+    assert caught(from_json({**rejected("cheating"), "findings": None})) == ("cheating", "cheating")
 
 
 def test_the_same_hack_in_other_words_is_caught_and_a_variant_is_suspect(base: HackDatabase) -> None:
     assert base.opinion(HACK).word == "nothing"
-    base.learn(HACK, rejected("cheating", CHEAT))
+    base.learn(HACK, from_json(rejected("cheating", CHEAT)))
     assert base.opinion(HACK).word == "caught"
     assert base.opinion(HACK.replace("rows", "other")).word == "caught"
     found = base.opinion(NEAR)
@@ -77,7 +81,7 @@ def test_the_same_hack_in_other_words_is_caught_and_a_variant_is_suspect(base: H
 
 def test_who_is_nearer_to_a_cleared_file_than_to_a_hack_is_no_suspect(tmp_path: Path) -> None:
     base = HackDatabase(tmp_path / "hacks", HackPart(alike=0.5))
-    base.learn(HACK, rejected("cheating", CHEAT))
+    base.learn(HACK, from_json(rejected("cheating", CHEAT)))
     assert base.opinion(HONEST).word == "suspect"
     assert base.clear(HONEST, "confirm", "confirmed in fresh processes")
     assert base.opinion(HONEST).word == "nothing"
@@ -86,11 +90,11 @@ def test_who_is_nearer_to_a_cleared_file_than_to_a_hack_is_no_suspect(tmp_path: 
 
 
 def test_what_was_caught_cannot_be_cleared_but_what_was_cleared_can_be_caught(base: HackDatabase) -> None:
-    base.learn(HACK, rejected("cheating", CHEAT))
+    base.learn(HACK, from_json(rejected("cheating", CHEAT)))
     assert not base.clear(HACK, "judge", "looks fine")
     assert base.opinion(HACK).word == "caught"
     base.clear(HONEST, "judge", "looks fine")
-    assert base.learn(HONEST, rejected("cheating", CHEAT))
+    assert base.learn(HONEST, from_json(rejected("cheating", CHEAT)))
     assert base.opinion(HONEST).word == "caught"
     assert len(base) == 2
 
@@ -98,16 +102,16 @@ def test_what_was_caught_cannot_be_cleared_but_what_was_cleared_can_be_caught(ba
 def test_it_survives_its_process_and_goes_back_to_a_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "hacks"
     with HackDatabase(path) as base:
-        base.learn(HACK, rejected("cheating", CHEAT))
+        base.learn(HACK, from_json(rejected("cheating", CHEAT)))
         position = base.position
-        base.learn(HONEST, rejected("cheating", CHEAT))
+        base.learn(HONEST, from_json(rejected("cheating", CHEAT)))
         base.rewind(position)
         assert base.opinion(HONEST).word != "caught"
-        base.learn(NEAR, rejected("cheating", CHEAT))
+        base.learn(NEAR, from_json(rejected("cheating", CHEAT)))
     with HackDatabase(path) as base, HackDatabase(path, write=False) as follower:
         assert [base.opinion(one).word for one in (HACK, NEAR)] == ["caught", "caught"]
         assert base.opinion(HONEST).word != "caught"
-        base.learn(HONEST, rejected("cheating", CHEAT))
+        base.learn(HONEST, from_json(rejected("cheating", CHEAT)))
         follower.follow()
         assert follower.opinion(HONEST).word == "caught"
         with pytest.raises(ValueError, match="no position 99"):
@@ -143,12 +147,12 @@ def test_opinions_only_ever_lower(value: float | None, words: list[str], way: st
 
 def test_a_suspect_keeps_what_a_correct_candidate_gets_and_a_caught_one_nothing() -> None:
     settings = RewardPart()
-    fast = score(accepted(2.0), settings)
+    fast = score(from_json(accepted(2.0)), settings)
     assert doubted(fast, [Opinion("suspect", "alike")], settings).value == unpaid(settings)
     found = doubted(fast, [Opinion("nothing"), Opinion("caught", "alike")], settings)
     assert found.value == shaping(settings).floor
     assert found.why == "2.00x; alike"
-    slow = score(accepted(0.5), settings)
+    slow = score(from_json(accepted(0.5)), settings)
     assert doubted(slow, [Opinion("suspect")], settings).value == slow.value
 
 

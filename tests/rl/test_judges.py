@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -140,12 +141,25 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_POLL_S", 0.02)
 
 
+@pytest.mark.parametrize(
+    "result", [{"verdict": "splendid"}, {}, {"verdict": "accepted", "findings": ["text"]}]
+)
+def test_what_is_no_verdict_is_no_answer(result: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = ServiceJudge("http://127.0.0.1:9", settings(width=1))
+    answered = SimpleNamespace(state="succeeded", reason="", result=result)
+    monkeypatch.setattr(judge, "_verdict", lambda *_: answered)
+    with pytest.raises(Unjudged, match="no verdict") as told:
+        asyncio.run(judge.judge(TASK, SHORT))
+    assert not told.value.again
+    judge.close()
+
+
 def test_whoever_is_asked_next_does_not_wait_for_what_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judges, "_LEAVE_S", 0.3)
     with deaf(holds=True) as service:
         judge = ServiceJudge(service.url, settings(width=1))
 
-        assert asyncio.run(given_up_and_another(judge, 0.5)) == {"verdict": "accepted"}
+        assert asyncio.run(given_up_and_another(judge, 0.5)).verdict == "accepted"
         # else nothing was under way that could have been waited for
         assert service.asked["long"] == 1
         judge.close()
@@ -170,7 +184,7 @@ def test_a_service_is_told_at_once_to_stop_what_was_given_up() -> None:
     with deaf(holds=True, first_free=True) as service:
         judge = ServiceJudge(service.url, settings(width=1))
 
-        assert asyncio.run(given_up_and_another(judge, 1.5)) == {"verdict": "accepted"}
+        assert asyncio.run(given_up_and_another(judge, 1.5)).verdict == "accepted"
         judge.close()
         # While the request for it is still held, and of what was judged nothing is stopped.
         assert service.stopped == ["long"]
@@ -215,11 +229,11 @@ def test_who_asks_again_after_a_fault_of_the_network_asks_for_the_same_evaluatio
             asyncio.run(judge.judge(TASK, SHORT))
         assert told.value.again
         monkeypatch.setattr(judge._client, "evaluate", real)
-        assert asyncio.run(judge.judge(TASK, SHORT)) == {"verdict": "accepted"}
+        assert asyncio.run(judge.judge(TASK, SHORT)).verdict == "accepted"
         assert len(service.keys) == 2
         assert len(set(service.keys)) == 1
         # Nor is what has been answered taken for another measurement.
-        assert asyncio.run(judge.judge(TASK, SHORT)) == {"verdict": "accepted"}
+        assert asyncio.run(judge.judge(TASK, SHORT)).verdict == "accepted"
         assert len(set(service.keys)) == 2
         judge.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evaluator.verdict import from_json
 from rl.hacks import Opinion
 from rl.metrics import of_reports, of_samples
 from rl.prompts import Answer
@@ -11,7 +12,7 @@ from rl.step_report import Report, Sample
 
 def sample(speedup: float, *doubts: Opinion) -> Sample:
     answer = Answer("", "", "class ModelNew: pass", "", True)
-    return Sample("t", answer, Score(1.0, speedup, "", ""), 0.0, {"verdict": "accepted"}, doubts)
+    return Sample("t", answer, Score(1.0, speedup, "", ""), 0.0, from_json({"verdict": "accepted"}), doubts)
 
 
 def test_what_was_caught_is_a_failure_in_the_figures() -> None:

@@ -19,6 +19,7 @@ from agent.records import Records
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
 from evaluator.sources import TaskSource
+from evaluator.verdict import from_json
 from kernelbench_tasks import catalog
 from rl.prompts import read_answer
 from rl.rows import Row, ShownRow, answer_of, messages_of, prompt_of
@@ -195,7 +196,7 @@ def test_what_the_agent_asks_next_is_a_prompt_of_training_too(trained: Path, tmp
     for proposer in proposers_for(job(trained)):
         for candidate in proposer.propose(context):
             store.add_candidate(candidate)
-            store.add_verdict(candidate.sha256, "screen", accepted(1.4))
+            store.add_verdict(candidate.sha256, "screen", from_json(accepted(1.4)))
     shown = ShownRow(source=ROW.candidate, speedup=1.4)
     assert sent(store, "policy/1/1/2") == messages_of(ROW.model_copy(update={"shown": (shown,)}))
 

@@ -59,8 +59,8 @@ def test_a_service_judges_for_rewards_and_dies_in_the_middle_of_a_step(tmp_path:
         assert of.report.samples[1].score.value == FLOOR
         verdict = of.report.samples[0].verdict
         assert verdict is not None
-        assert of.machine == type_of(verdict["environment"])
-        assert {row["split"] for row in verdict["shapes"]} <= {"visible", "adversarial"}
+        assert of.machine == type_of(verdict.environment)
+        assert {row.split for row in verdict.shapes} <= {"visible", "adversarial"}
         (found,) = of.successes()
         with ExemplarDatabase(tmp_path / "exemplars") as database:
             database.advance([found])

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from agent.candidates import Candidate
+from evaluator.verdict import from_json
 from services.commands.showing import event_line, leaderboard
 from services.commands.working import end
 from services.dashboard import listing
@@ -87,7 +88,7 @@ def test_a_job_s_events_candidates_and_verdicts(keyed: Keyed, job_id: str) -> No
         "shapes": [{"dims": {SAID: 1}}],
         "summary": {},
     }
-    store.add_verdict(candidate.sha256, "screen", verdict)
+    store.add_verdict(candidate.sha256, "screen", from_json(verdict))
     store.event("proposer.failed", {"origin": "llm", "reason": SAID})
     store.finish_step("a plan", {"source": source})
     assert store.step("a plan") == {"source": source}, "sources stay what they are"

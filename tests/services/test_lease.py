@@ -19,6 +19,7 @@ from sqlalchemy import select, text
 
 from agent.candidates import Candidate
 from agent.spec import JobOutcome
+from evaluator.verdict import Summary, as_json, from_json
 from services.db.models import Base, Evaluation, Event, Job
 from services.db.session import Database
 from services.db.upgrade import upgrade
@@ -120,7 +121,7 @@ def test_a_lease_that_ran_out_passes_to_another_and_the_late_writer_is_refused(
     late = store(base, first)
     for write in (
         lambda: late.add_candidate(Candidate("a = 1", "human", "a")),
-        lambda: late.add_verdict("0" * 64, "screen", {"verdict": "accepted"}),
+        lambda: late.add_verdict("0" * 64, "screen", from_json({"verdict": "accepted"})),
         lambda: late.finish_step("describe", {"ok": True}),
         lambda: late.event("portfolio.changed", {}),
     ):
@@ -156,12 +157,12 @@ def test_verdicts_and_their_events_are_stored_once(base: Database, tmp_path: Pat
         "reason": "",
         "summary": {"geomean_speedup": 1.5, "geomean_ci95": [1.4, 1.6]},
     }
-    assert memory.add_verdict(proposed.sha256, "screen", verdict)
-    assert not memory.add_verdict(proposed.sha256, "screen", {"verdict": "incorrect"})
+    assert memory.add_verdict(proposed.sha256, "screen", from_json(verdict))
+    assert not memory.add_verdict(proposed.sha256, "screen", from_json({"verdict": "incorrect"}))
     memory.event("candidate.judged", {"sha256": proposed.sha256, "phase": "screen", "verdict": "accepted"})
     memory.event("candidate.proposed", {"sha256": proposed.sha256})
     memory.event("job.finished", {})
-    assert memory.verdict(proposed.sha256, "screen") == verdict
+    assert memory.verdict(proposed.sha256, "screen") == from_json(verdict)
     assert memory.candidates() == [proposed]
     with base.read() as session:
         names = [event.name for event in read.list_events(session, job_id)]
@@ -181,7 +182,9 @@ def test_what_is_best_goes_by_the_users_own_shapes(base: Database, tmp_path: Pat
         memory.add_candidate(candidate)
         traffic = weighted and {"geomean_speedup": weighted, "geomean_ci95": [weighted, 2.0], "share": 0.9}
         summary = {"geomean_speedup": plain, "geomean_ci95": [plain, 2.0], "traffic": traffic}
-        memory.add_verdict(candidate.sha256, "validation", {"verdict": "accepted", "summary": summary})
+        memory.add_verdict(
+            candidate.sha256, "validation", from_json({"verdict": "accepted", "summary": summary})
+        )
     with base.read() as session:
         best = read.get_job(session, job_id).best
     assert best is not None
@@ -218,12 +221,14 @@ def test_what_a_compiler_prints_can_be_stored(base: Database, tmp_path: Path) ->
         "reason": "bad \x00 byte \udcff",
         "summary": {"geomean_speedup": float("nan")},
     }
-    assert memory.add_verdict("0" * 64, "screen", verdict)
-    assert memory.verdict("0" * 64, "screen") == {
-        "verdict": "compile_error",
-        "reason": "bad \N{REPLACEMENT CHARACTER} byte ?",
-        "summary": {"geomean_speedup": None},
-    }
+    assert memory.add_verdict("0" * 64, "screen", from_json(verdict))
+    assert memory.verdict("0" * 64, "screen") == from_json(
+        {
+            "verdict": "compile_error",
+            "reason": "bad \N{REPLACEMENT CHARACTER} byte ?",
+            "summary": {"geomean_speedup": None},
+        }
+    )
 
 
 def test_a_job_that_kills_its_worker_without_progress_is_failed_with_the_reason(
@@ -273,13 +278,13 @@ def test_what_is_known_is_read_once_and_nobody_can_change_it_for_others(
     assert memory.step("describe") is None
     assert memory.verdict("0" * 64, "screen") is None
     memory.finish_step("describe", {"dims": {"rows": 1}})
-    memory.add_verdict("0" * 64, "screen", {"verdict": "accepted"})
+    memory.add_verdict("0" * 64, "screen", from_json({"verdict": "accepted"}))
     memory.step("describe")["dims"]["rows"] = 2  # type: ignore[index]
     asked: list[str] = []
     sqlalchemy.event.listen(base.engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
     assert memory.step("describe") == {"dims": {"rows": 1}}
-    assert memory.verdict("0" * 64, "screen") == {"verdict": "accepted"}
-    assert memory.verdict("0" * 64, "screen") == {"verdict": "accepted"}
+    assert memory.verdict("0" * 64, "screen") == from_json({"verdict": "accepted"})
+    assert memory.verdict("0" * 64, "screen") == from_json({"verdict": "accepted"})
     assert sum("verdicts" in one for one in asked) == 1
     assert not any("steps" in one for one in asked)
 
@@ -292,7 +297,9 @@ def test_repeating_what_is_stored_is_no_progress(base: Database, tmp_path: Path)
         memory = store(base, held)
         memory.finish_step("describe", {"ok": True})
         memory.add_candidate(Candidate("a = 1", "human", "a"))
-        memory.add_verdict(Candidate("a = 1", "human", "a").sha256, "screen", {"verdict": "incorrect"})
+        memory.add_verdict(
+            Candidate("a = 1", "human", "a").sha256, "screen", from_json({"verdict": "incorrect"})
+        )
         memory.event("candidate.progress", {"stage": "timing"})
         with base.write() as session:
             lease.expire_leases_of(session, ["one"])
@@ -383,13 +390,11 @@ def test_an_outcome_with_its_bundle_is_stored_whole(base: Database, tmp_path: Pa
     runner = Runner(
         Settings(data_dir=tmp_path), base, RefereeQueue("cpu", tmp_path, "landlock"), "one", lambda: None
     )
-    runner.finish_job(
-        held, JobOutcome("succeeded", "accepted", "fine", "0" * 64, path, {"geomean_speedup": 1.5})
-    )
+    runner.finish_job(held, JobOutcome("succeeded", "accepted", "fine", "0" * 64, path, Summary(1.5)))
     with base.read() as session:
         job = read.get_job(session, job_id)
         assert read.get_bundle(session, job_id) == ("tiny.zip", path.read_bytes())
-    assert (job.state, job.verdict, job.summary) == ("succeeded", "accepted", {"geomean_speedup": 1.5})
+    assert (job.state, job.verdict, job.summary) == ("succeeded", "accepted", as_json(Summary(1.5)))
     with pytest.raises(LeaseLost):
         runner.finish_job(held, JobOutcome("failed", None, "late"))
 

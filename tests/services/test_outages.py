@@ -14,6 +14,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from agent.candidates import Candidate
+from evaluator.verdict import from_json
 from services.application import create_app
 from services.db import outages
 from services.db.models import Evaluation, Event, Job, Worker
@@ -80,7 +81,7 @@ def test_a_verdict_and_its_bill_are_stored_once_through_an_outage(tmp_path: Path
     outage = Outage(base, 0, behind=behind)
     writes: list[Callable[[], object]] = [
         lambda: store.add_candidate(candidate),
-        lambda: store.add_verdict(candidate.sha256, "screen", {"verdict": "incorrect"}),
+        lambda: store.add_verdict(candidate.sha256, "screen", from_json({"verdict": "incorrect"})),
         lambda: store.finish_step("describe", {"ok": True}),
         lambda: store.event("budget.spent", {"request": "llm/1", "usd": 0.5, "tokens": 7}),
     ]
@@ -93,7 +94,7 @@ def test_a_verdict_and_its_bill_are_stored_once_through_an_outage(tmp_path: Path
         job = session.get_one(Job, store._job_id)
         assert (job.tokens, job.usd) == (7, 0.5)
     assert told == ["job.queued", "candidate.proposed", "candidate.judged", "budget.spent"]
-    assert store.verdict(candidate.sha256, "screen") == {"verdict": "incorrect"}
+    assert store.verdict(candidate.sha256, "screen") == from_json({"verdict": "incorrect"})
     assert store.step("describe") == {"ok": True}
     base.close()
 

@@ -34,7 +34,7 @@ def test_a_profile_takes_its_turn_and_a_failed_one_costs_no_referee(
             task, candidate = TaskSource("tiny", TINY_TASK), CandidateSource(CORRECT)
             judged = pool.submit(queue.for_job(used.append).evaluate, task, candidate, shapes=FEW_SHAPES)
             found = pool.submit(queue.for_job().profile, TINY_TASK).result(200)
-            assert judged.result(200)["verdict"] in ("accepted", "not_judged")
+            assert judged.result(200).verdict in ("accepted", "not_judged")
         assert len(used) == 1, "one turn of that seat's, in seconds"
         assert used[0] > 0.1
         assert found is not None

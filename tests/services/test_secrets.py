@@ -23,6 +23,7 @@ from agent.spec import Budget, JobSpec, ModelChoice
 from agent.store import JobStore
 from agent.stores.folder import FolderStore
 from agent.strategy_settings import Strategy
+from evaluator.verdict import from_json
 from services.db.models import Base, Job
 from services.db.session import Database
 from services.jobs import batches, lease, submit
@@ -100,7 +101,9 @@ def ask(store: JobStore, server: ChatServer, detail: str = "") -> list[Candidate
         }
         verdict = {"verdict": word, "reason": "", "detail": detail, "findings": [], "shapes": [row]}
         store.add_verdict(
-            candidate.sha256, "screen", verdict | {"summary": {"geomean_speedup": 1.5 + len(found)}}
+            candidate.sha256,
+            "screen",
+            from_json(verdict | {"summary": {"geomean_speedup": 1.5 + len(found)}}),
         )
         found.append(candidate)
     return found

@@ -31,7 +31,7 @@ from evaluator.roles.tool_run import ToolResult, run_tool
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.submission import Submission, Submissions, livelier
 from evaluator.timing.memory_parts import PARTS
-from evaluator.verdict import Verdict, as_json, without_measurement
+from evaluator.verdict import Verdict, without_measurement
 from evaluator.verdict_store import Question, VerdictStore, given_shapes
 
 _MAX_SESSIONS = 2
@@ -263,8 +263,8 @@ class RefereeCore:
             session = self.session(task, expires_at)
             CandidateRun(self.fleet, session, candidate, expires_at).build_ahead()
 
-    def evaluate(self, request: Request, progress: Progress) -> dict[str, Any]:
-        """Returns the verdict as JSON-able dictionaries and stores it for identical requests."""
+    def evaluate(self, request: Request, progress: Progress) -> Verdict:
+        """Returns the verdict and stores it for identical requests."""
         verdict = (
             self._judge_submitted(request, progress) if request.submitted else self._judge(request, progress)
         )
@@ -285,7 +285,7 @@ class RefereeCore:
                 _log.warning("could not store a verdict: %s", error)
         return verdict
 
-    def _judge_submitted(self, request: Request, progress: Progress) -> dict[str, Any]:
+    def _judge_submitted(self, request: Request, progress: Progress) -> Verdict:
         """Runs lint first, so that a worthless task is refused cheaply.
 
         The verdict names the file as submitted.
@@ -296,15 +296,15 @@ class RefereeCore:
         )
         if not report.ok:
             word = "not_judged" if report.verdict == "not_judged" else "task_rejected"
-            return as_json(self._no_session(request, word, report.reason, report.detail))
+            return self._no_session(request, word, report.reason, report.detail)
         left_s = request.deadline_s - (time.monotonic() - started) + self._waited_s - waited_s
         verdict = self._judge(replace(request, task=given.task, deadline_s=left_s), progress)
-        return {**verdict, "task": {"name": request.task.name, "sha256": request.task.sha256}}
+        return replace(verdict, task={"name": request.task.name, "sha256": request.task.sha256})
 
-    def _judge(self, request: Request, progress: Progress, *, alone: bool = False) -> dict[str, Any]:
+    def _judge(self, request: Request, progress: Progress, *, alone: bool = False) -> Verdict:
         known = self._lint_reports.get(request.task, self.fleet.environment())
         if known is not None and known.verdict == "task_rejected":
-            return as_json(self._no_session(request, known.verdict, known.reason, known.detail))
+            return self._no_session(request, known.verdict, known.reason, known.detail)
         self._give_way()
         try:
             session = self.session(request.task, time.monotonic() + request.deadline_s)
@@ -313,9 +313,9 @@ class RefereeCore:
             self._drop(request.task)
             word = "not_judged" if failure.word == "not_judged" else "task_rejected"
             reason = f"{failure.sentence}; {finding_of(failure).mending}"
-            return as_json(self._no_session(request, word, reason, failure.detail))
+            return self._no_session(request, word, reason, failure.detail)
         except SandboxUnavailable as failure:
-            return as_json(self._no_session(request, "not_judged", str(failure), ""))
+            return self._no_session(request, "not_judged", str(failure), "")
         evaluation = Evaluation(
             self.fleet,
             session,
@@ -347,7 +347,7 @@ class RefereeCore:
                 return self._judge(_rest(request, took_s), progress)
             self._close_idle(in_use=0)
             return self._judge(_rest(request, took_s), progress, alone=True)
-        return as_json(verdict)
+        return verdict
 
     def while_idle(self) -> None:
         """Called between requests: releases GPU memory that another referee's evaluation is waiting for."""

@@ -460,16 +460,16 @@ class Evaluation:
 
     def _reason(self) -> str:
         summary = summary_of(self._results(), self._chosen.traffic)
-        if summary["geomean_speedup"] is None:
+        if summary.geomean_speedup is None or summary.geomean_ci95 is None:
             shapes = len(self.run_state.outcomes)
             if self.candidate.interpreted:
                 return f"correct at {shapes} shapes; not timed: {_INTERPRETED}"
             return "correct at every shape; nothing was timed"
-        low, high = summary["geomean_ci95"]
+        low, high = summary.geomean_ci95
         rivals = shape_results.against(self._results(), self.session.unavailable)
         return (
-            f"correct at {len(self.run_state.outcomes)} shapes; {summary['geomean_speedup']:.2f}x "
-            f"[{low:.2f}, {high:.2f}] against {rivals} at each of {summary['shapes']} timed shapes"
+            f"correct at {len(self.run_state.outcomes)} shapes; {summary.geomean_speedup:.2f}x "
+            f"[{low:.2f}, {high:.2f}] against {rivals} at each of {summary.shapes} timed shapes"
         )
 
     def _verdict(self, word: str, reason: str, detail: str) -> Verdict:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from evaluator.referee.measuring import measure, pairs
@@ -12,7 +11,7 @@ from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.roles.protocol import NOTHING_COMPILED
 from evaluator.shapes.traffic import Traffic
 from evaluator.timing.statistics import summarize, time_speedup
-from evaluator.verdict import BREAKS, HEADLINE, ShapeResult, compiled_words
+from evaluator.verdict import BREAKS, HEADLINE, ShapeResult, Summary, compiled_words
 
 #: Strata whose shapes represent others that might have been drawn.
 _DRAWN = ("near", "small")
@@ -56,7 +55,7 @@ def captured_fields(at: pairs.Timed) -> dict[str, Any]:
     return pairs.figure(at.captured).as_fields()
 
 
-def summary_of(results: Sequence[ShapeResult], traffic: Traffic) -> dict[str, Any]:
+def summary_of(results: Sequence[ShapeResult], traffic: Traffic) -> Summary:
     """A verdict's ``summary``: headline figures over all timed shapes, by split and by stratum.
 
     The headline follows the user's traffic, weighted, if any of its shapes was timed. Otherwise it covers the
@@ -77,12 +76,9 @@ def summary_of(results: Sequence[ShapeResult], traffic: Traffic) -> dict[str, An
     overfit = None
     if "visible" in by_split and "held_out" in by_split:
         overfit = by_split["visible"]["geomean_speedup"] / by_split["held_out"]["geomean_speedup"]
-    return {
-        **_headline(timed, traffic),
-        "overfit_index": overfit,
-        "by_stratum": by_stratum,
-        "by_split": by_split,
-    }
+    return Summary(
+        **_headline(timed, traffic), overfit_index=overfit, by_stratum=by_stratum, by_split=by_split
+    )
 
 
 def _order(timed: list[ShapeResult], field: str) -> list[str]:
@@ -120,7 +116,7 @@ def against(results: list[ShapeResult], unavailable: Mapping[str, str]) -> str:
     off = any(NOTHING_COMPILED in why for why in unavailable.values())
     if off and not any(name.startswith("compile") for name in names):
         return f"eager only, since {NOTHING_COMPILED},"
-    broken = [words for words in compiled_words(asdict(result) for result in results) if BREAKS in words]
+    broken = [words for words in compiled_words(result.baselines for result in results) if BREAKS in words]
     return f"the best baseline ({broken[0]})" if broken else "the best baseline"
 
 

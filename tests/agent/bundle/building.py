@@ -26,6 +26,7 @@ from agent.dispatch import domain
 from agent.dispatch.domain import Domain
 from agent.dispatch.tree import Leaf, Node
 from evaluator.sources import TaskSource
+from evaluator.verdict import from_json
 
 PROBE = Path(domain.__file__).parents[1] / "bundle" / "templates" / "probe_program.py"
 _numbers = itertools.count()
@@ -172,7 +173,7 @@ def written(
 ) -> Path:
     """The folder of a bundle of one member, with a held-out verdict that has these rows."""
     verdict = {
-        "phase": "held_out",
+        "verdict": "accepted",
         "candidate": {"sha256": optimized.sha256},
         "shapes": rows,
         "summary": {"geomean_speedup": speedup},
@@ -180,6 +181,15 @@ def written(
     }
     source = TaskSource(name, task)
     contents = BundleContents(
-        name, "cpu", source, {"dims": {}}, optimized, (member,), "faster", "a claim", (verdict,), ()
+        name,
+        "cpu",
+        source,
+        {"dims": {}},
+        optimized,
+        (member,),
+        "faster",
+        "a claim",
+        (("held_out", from_json(verdict)),),
+        (),
     )
     return write_bundle(contents, folder).with_suffix("")

@@ -7,12 +7,12 @@ import zipfile
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 from agent.bundle.archive import bundle_files, write_bundle
 from agent.bundle.evidence import BundleContents
 from agent.candidates import Candidate
 from evaluator.sources import TaskSource
+from evaluator.verdict import Verdict, from_json
 
 EVIL = "</pre><script>alert(1)</script>"
 KERNEL = f'''
@@ -28,7 +28,7 @@ COMPILED = Candidate("class ModelNew: pass\n", "compiler", "compile default")
 OPTIMIZED = Candidate("class ModelNew: pass  # optimized\n", "human", "optimized.py", MEMBER.sha256)
 
 
-def verdict(candidate: Candidate, phase: str) -> dict[str, Any]:
+def verdict(candidate: Candidate, phase: str) -> tuple[str, Verdict]:
     row = {
         "dims": {"rows": 7, "kind": EVIL},
         "split": phase,
@@ -41,8 +41,7 @@ def verdict(candidate: Candidate, phase: str) -> dict[str, Any]:
         "decision": "faster",
         "log_ratios": [0.69, 0.7],
     }
-    return {
-        "phase": phase,
+    document = {
         "verdict": "accepted",
         "reason": "",
         "candidate": {"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label},
@@ -51,6 +50,7 @@ def verdict(candidate: Candidate, phase: str) -> dict[str, Any]:
         "summary": {"geomean_speedup": 2.0, "geomean_ci95": [1.9, 2.1], "worst_speedup": 2.0},
         "timing": {"protocol": "ABBA"},
     }
+    return phase, from_json(document)
 
 
 def contents(*members: Candidate) -> BundleContents:
@@ -142,12 +142,12 @@ def test_the_report_is_self_contained_and_escapes_what_it_shows() -> None:
 
 def test_the_report_shows_the_users_own_shapes_with_their_weights() -> None:
     assert "Your own shapes" not in Page(bundle_files(contents())["report.html"]).words
-    made = contents()
-    chosen = made.verdicts[0]
-    chosen["shapes"][0]["weight"] = 1200.0
-    chosen["summary"]["traffic"] = {
+    (phase, chosen), held_out = contents().verdicts
+    traffic = {
         "geomean_speedup": 2.5, "geomean_ci95": [2.4, 2.6], "time_speedup": 3.0, "shapes": 1, "share": 0.4
     }  # fmt: skip
+    summary, shapes = replace(chosen.summary, traffic=traffic), (replace(chosen.shapes[0], weight=1200.0),)
+    made = replace(contents(), verdicts=((phase, replace(chosen, summary=summary, shapes=shapes)), held_out))
     words = " ".join(Page(bundle_files(made)["report.html"]).words.split())
     assert "1,200" in words
     assert "weighted by traffic 2.50x [2.40, 2.60] over 1 shape, 40% of the traffic" in words
@@ -173,24 +173,31 @@ def test_the_report_says_which_member_runs_where_and_what_each_brings() -> None:
     assert "script" not in page.tags
 
 
+ENERGY = {
+    "baseline": {"joules": 0.25, "joules_above_idle": 0.2}, "candidate": {"joules": 0.125, "joules_above_idle": 0.1},
+    "ratio": 2.0, "low": 1.9, "high": 2.1,
+}  # fmt: skip
+
+
 def with_rows(count: int) -> BundleContents:
     """Contents whose held-out verdict has so many shapes, all of them on one smooth law."""
     made = contents()
-    template = made.verdicts[1]["shapes"][0]
+    validation, (phase, held_out) = made.verdicts
+    template = held_out.shapes[0]
     shapes = []
     for index in range(count):
         rows, cols = 8 << index % 8, 16 << index // 8
         time_us = 5.0 + rows * cols / 1e4
         shapes.append(
-            {
-                **template,
-                "dims": {"rows": rows, "cols": cols, "kind": EVIL},
-                "baseline_us": time_us,
-                "candidate_us": time_us / 2,
-            }
+            replace(
+                template,
+                dims={"rows": rows, "cols": cols, "kind": EVIL},
+                baseline_us=time_us,
+                candidate_us=time_us / 2,
+                energy=ENERGY if index == 3 else None,
+            )
         )
-    made.verdicts[1]["shapes"] = shapes
-    return made
+    return replace(made, verdicts=(validation, (phase, replace(held_out, shapes=tuple(shapes)))))
 
 
 def test_the_map_is_in_the_report_and_a_file_of_its_own() -> None:
@@ -208,10 +215,6 @@ def test_the_map_is_in_the_report_and_a_file_of_its_own() -> None:
 
 def test_the_report_says_joules_where_they_were_measured() -> None:
     made = with_rows(48)
-    side = {"joules": 0.25, "joules_above_idle": 0.2}
-    made.verdicts[1]["shapes"][3]["energy"] = {
-        "baseline": side, "candidate": {"joules": 0.125, "joules_above_idle": 0.1}, "ratio": 2.0, "low": 1.9, "high": 2.1,
-    }  # fmt: skip
     words = " ".join(Page(bundle_files(made)["report.html"]).words.split())
     assert "rows=64, cols=16" in words and "0.25 (0.2) 0.125 (0.1) 2.00 1.90 – 2.10" in words
 

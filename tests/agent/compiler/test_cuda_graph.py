@@ -168,7 +168,7 @@ def test_the_referee_accepts_it(tmp_path: Path, name: str) -> None:
             CandidateSource(cuda_graph_source(task_text(name), name), "compiler", "CUDA graph"),
             deadline_s=250.0,
         )
-    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict.verdict == "accepted", verdict.reason
 
 
 @pytest.mark.slow

@@ -130,8 +130,8 @@ def accepted(referee: Referee, kernel: TaskKernel, shapes: list[dict[str, Any]])
         splits=("adversarial",),
         shapes={"adversarial": shapes},
     )
-    assert verdict["verdict"] == "accepted", f"{verdict['reason']} {verdict['detail']}"
-    assert [shape["correct"] for shape in verdict["shapes"]] == [True] * len(shapes)
+    assert verdict.verdict == "accepted", f"{verdict.reason} {verdict.detail}"
+    assert [shape.correct for shape in verdict.shapes] == [True] * len(shapes)
 
 
 #: Judged in `make test`: kernels change seldom, and each takes seconds of a compiler or of Triton's interpreter.

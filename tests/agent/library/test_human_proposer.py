@@ -43,8 +43,8 @@ def test_the_referee_accepts_the_kernel_in_the_users_own_module(referee: Referee
     shapes = {"visible": [{"rows": 37, "cols": 129}, {"rows": 3, "cols": 1000}]}
     task, kernel = TaskSource("task", source), CandidateSource(candidate.source, "human")
     verdict = until_timed(lambda: referee.evaluate(task, kernel, splits=("visible",), shapes=shapes))
-    assert verdict["verdict"] == "accepted", verdict["reason"]
-    assert all(shape["correct"] for shape in verdict["shapes"])
+    assert verdict.verdict == "accepted", verdict.reason
+    assert all(shape.correct for shape in verdict.shapes)
 
 
 def test_a_job_that_starts_again_proposes_the_same(referee: Referee, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agent.performance.money import Prices, energy_aware, serving
+from evaluator.verdict import from_json
 
 
 def test_joules_decide_only_between_members_that_tie() -> None:
@@ -28,6 +29,7 @@ def test_a_call_costs_its_share_of_the_hour_and_its_electricity() -> None:
 
 def verdict(device: str, times: dict[int, tuple[float, float]], **more: Any) -> dict[str, Any]:
     return {
+        "verdict": "accepted",
         "environment": {"device_name": device},
         "shapes": [
             {
@@ -46,7 +48,7 @@ def verdict(device: str, times: dict[int, tuple[float, float]], **more: Any) -> 
 def test_the_cheapest_device_is_found_over_shared_shapes_by_traffic() -> None:
     fast = verdict("fast", {1: (10.0, 8.0), 2: (30.0, 16.0), 9: (1.0, 1.0)})
     slow = verdict("slow", {1: (20.0, 12.0), 2: (60.0, 28.0)})
-    lines = serving([fast, slow], Prices({"fast": 4.0, "slow": 1.0}))
+    lines = serving([from_json(fast), from_json(slow)], Prices({"fast": 4.0, "slow": 1.0}))
     assert [(line.device, line.optimized) for line in lines] == [
         ("slow", True), ("slow", False), ("fast", True), ("fast", False),
     ]  # fmt: skip
@@ -57,18 +59,23 @@ def test_the_cheapest_device_is_found_over_shared_shapes_by_traffic() -> None:
 
 
 def test_without_prices_nothing_is_cheapest() -> None:
-    lines = serving([verdict("fast", {1: (10.0, 8.0)})], Prices())
+    lines = serving([from_json(verdict("fast", {1: (10.0, 8.0)}))], Prices())
     assert [line.usd_per_million for line in lines] == [None, None]
     assert [line.calls_per_dollar for line in lines] == [None, None]
     assert not any(line.is_cheapest for line in lines)
-    assert serving([verdict("a", {1: (1.0, 1.0)}), verdict("b", {2: (1.0, 1.0)})], Prices()) == []
+    assert (
+        serving(
+            [from_json(verdict("a", {1: (1.0, 1.0)})), from_json(verdict("b", {2: (1.0, 1.0)}))], Prices()
+        )
+        == []
+    )
     assert serving([], Prices()) == []
 
 
 def test_measured_joules_are_means_over_the_traffic() -> None:
     energies = {"baseline": {"joules": 0.2}, "candidate": {"joules": 0.1}}
     lines = serving(
-        [verdict("fast", {1: (10.0, 8.0), 2: (20.0, 16.0)}, energy=energies)], Prices(per_kwh=0.36)
+        [from_json(verdict("fast", {1: (10.0, 8.0), 2: (20.0, 16.0)}, energy=energies))], Prices(per_kwh=0.36)
     )
     assert {line.optimized: line.joules for line in lines} == {
         True: pytest.approx(0.1),

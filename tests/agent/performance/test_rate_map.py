@@ -12,6 +12,7 @@ import pytest
 from agent.performance.bad_regions import bad_regions, sentences
 from agent.performance.drawing import draw
 from agent.performance.rate_map import Points, points_of, rate_map
+from evaluator.verdict import from_json
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</title><script>alert(1)</script>"
@@ -49,7 +50,7 @@ def smooth(count: int = 60, bad: set[int] | None = None, name: str = "cols") -> 
 
 
 def found(rows: list[dict[str, Any]]) -> Points:
-    points = points_of([{"shapes": rows}])
+    points = points_of([from_json({"verdict": "accepted", "shapes": rows})])
     assert points is not None
     return points
 
@@ -75,14 +76,21 @@ def test_untimed_and_unmeasured_rows_are_no_points() -> None:
         row({"n": 32}, float("nan"), 1.0),
         row({"n": 64}, 0.0, 1.0),
     ]
-    assert points_of([{"shapes": nothing}]) is None
+    assert points_of([from_json({"verdict": "accepted", "shapes": nothing})]) is None
     assert points_of([]) is None
-    assert points_of([{"shapes": [row({"n": 8}, 2.0, 1.0)]}]) is None  # no size varies
+    assert (
+        points_of([from_json({"verdict": "accepted", "shapes": [row({"n": 8}, 2.0, 1.0)]})]) is None
+    )  # no size varies
 
 
 def test_the_first_verdict_that_timed_a_shape_is_the_one_that_counts() -> None:
     first, second = [row({"n": 8}, 2.0, 1.0), row({"n": 9}, 2.0, 1.0)], [row({"n": 8}, 9.0, 9.0)]
-    points = points_of([{"shapes": first}, {"shapes": second}])
+    points = points_of(
+        [
+            from_json({"verdict": "accepted", "shapes": first}),
+            from_json({"verdict": "accepted", "shapes": second}),
+        ]
+    )
     assert points is not None
     assert [point.baseline_us for point in points.points] == [2.0, 2.0]
 

@@ -8,6 +8,7 @@ from typing import Any
 from agent.candidates import Candidate
 from agent.dispatch.domain import Domain, Expression, TensorInput, dims_key
 from agent.portfolio import Entry
+from evaluator.verdict import from_json
 
 SIZES = (10, 100, 1000, 10_000, 100_000, 1_000_000)
 
@@ -49,7 +50,7 @@ def entry(
     ]
     summary = {"geomean_speedup": geomean, "geomean_ci95": [geomean - width, geomean + width]}
     verdict = {"verdict": "accepted", "summary": summary, "shapes": rows, "environment": {"threads": 2}}
-    return Entry(Candidate(f"# {name}" + "\n" * lines, origin, name), order, verdict)
+    return Entry(Candidate(f"# {name}" + "\n" * lines, origin, name), order, from_json(verdict))
 
 
 def domain(dims: Sequence[str] = ("n",), shapes: Sequence[dict[str, Any]] | None = None) -> Domain:

@@ -11,6 +11,7 @@ from agent.candidates import Candidate
 from agent.portfolio.baselines import baseline_entries
 from agent.portfolio.entries import Entry
 from evaluator.sources import TaskSource
+from evaluator.verdict import from_json
 from tests.agent import small_job
 
 TASK = TaskSource("sort", small_job.TASK)
@@ -32,7 +33,7 @@ def judged(*rows: dict[str, float]) -> Entry:
         for place, times in enumerate(rows)
     ]
     verdict = {"verdict": "accepted", "shapes": shapes, "summary": {}, "environment": {"threads": 4}}
-    return Entry(Candidate("class ModelNew: pass", "llm", "kernel"), 3, verdict)
+    return Entry(Candidate("class ModelNew: pass", "llm", "kernel"), 3, from_json(verdict))
 
 
 def test_each_mode_has_the_speed_of_its_baseline_where_that_was_timed() -> None:

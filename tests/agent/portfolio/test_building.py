@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -257,10 +258,12 @@ def test_a_second_member_is_worth_what_its_shapes_weigh() -> None:
     # Twice as fast at one small shape, a little slower at the others of its side.
     rival = entry("rival", 1.2, speedups=[3.0, 1.49, 1.49, 0.5, 0.5, 0.5], order=1)
     assert len(built([winner, rival]).members) == 2
+    weighed = []
     for one in (winner, rival):
-        for row, weight in zip(one.verdict["shapes"], (1, 500, 500, 1, 1, 1), strict=True):
-            row["weight"] = float(weight)
-    assert built([winner, rival]).members == (winner,)
+        rows = zip(one.verdict.shapes, (1.0, 500.0, 500.0, 1.0, 1.0, 1.0), strict=True)
+        shapes = tuple(replace(row, weight=weight) for row, weight in rows)
+        weighed.append(replace(one, verdict=replace(one.verdict, shapes=shapes)))
+    assert built(weighed).members == (weighed[0],)
 
 
 def test_what_each_candidate_brings_is_told() -> None:

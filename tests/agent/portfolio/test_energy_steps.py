@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> FolderStore:
     for one in (HOT, COOL):
         store.add_candidate(one.candidate)
         for phase in ("screen", "validation"):
-            store.add_verdict(one.candidate.sha256, phase, dict(one.verdict))
+            store.add_verdict(one.candidate.sha256, phase, one.verdict)
     return store
 
 

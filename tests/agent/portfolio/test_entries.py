@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from agent.portfolio import choose_winner, rank
+from dataclasses import replace
+
+from agent.portfolio import Entry, choose_winner, rank
 from tests.agent.portfolio.measured import entry
 
 
@@ -42,12 +44,17 @@ def test_without_the_compiler_a_slower_kernel_is_called_slower() -> None:
     assert choose_winner([]) is None
 
 
+def with_traffic(one: Entry, speedup: float) -> Entry:
+    traffic = {"geomean_speedup": speedup, "geomean_ci95": [speedup - 0.05, speedup + 0.05]}
+    return replace(one, verdict=replace(one.verdict, summary=replace(one.verdict.summary, traffic=traffic)))
+
+
 def test_the_users_own_shapes_decide_where_they_are_known() -> None:
     """One is faster on average, the other where nearly all calls are."""
     average, usual = entry("average", 1.6), entry("usual", 1.2)
     assert rank([usual, average])[0] is average
-    average.verdict["summary"]["traffic"] = {"geomean_speedup": 1.1, "geomean_ci95": [1.05, 1.15]}
-    usual.verdict["summary"]["traffic"] = {"geomean_speedup": 1.4, "geomean_ci95": [1.35, 1.45]}
+    average = with_traffic(average, 1.1)
+    usual = with_traffic(usual, 1.4)
     chosen = choose_winner([average, usual])
     assert chosen is not None
     assert chosen[0] is usual

@@ -5,13 +5,18 @@ from __future__ import annotations
 from agent.candidates import Candidate
 from agent.portfolio import Entry
 from agent.portfolio.entries import of_one_platform
+from evaluator.verdict import from_json
 
 HERE = {"device": "cuda", "device_name": "NVIDIA H200", "driver": "580", "torch": "2.11"}
 THERE = {**HERE, "device_name": "NVIDIA H100"}
 
 
 def entry(order: int, environment: dict[str, str]) -> Entry:
-    return Entry(Candidate(f"# {order}\n", "llm", f"c{order}"), order, {"environment": environment})
+    return Entry(
+        Candidate(f"# {order}\n", "llm", f"c{order}"),
+        order,
+        from_json({"verdict": "accepted", "environment": environment}),
+    )
 
 
 def test_most_verdicts_decide_and_the_last_one_between_equals() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent.candidates import Candidate
 from agent.strategy.exemplars import Judged
+from evaluator.verdict import from_json
 
 
 def row(dims: Mapping[str, Any], speedup: float, split: str = "visible") -> dict[str, Any]:
@@ -33,5 +34,6 @@ def rejected(word: str = "incorrect", reason: str = "wrong", **more: Any) -> dic
 
 def judged(source: str, verdict: dict[str, Any], parent: Judged | None = None, origin: str = "llm") -> Judged:
     return Judged(
-        Candidate(source, origin, source[:20], parent.candidate.sha256 if parent else None), verdict
+        Candidate(source, origin, source[:20], parent.candidate.sha256 if parent else None),
+        from_json(verdict),
     )

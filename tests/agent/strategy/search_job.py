@@ -15,6 +15,7 @@ from agent.spec import Budget, ModelChoice
 from agent.stores.folder import FolderStore
 from agent.strategy_settings import Strategy
 from evaluator.sources import TaskSource
+from evaluator.verdict import from_json
 from tests.agent.strategy.judging import accepted, rejected
 
 TASK = TaskSource(
@@ -57,7 +58,7 @@ def main(folder: Path, base_url: str) -> None:
     # One attempt at a time: which model the search asks depends on what the first attempts brought, in their order.
     for candidate in LLMProposer(models(base_url), Budget(), strategy=STRATEGY, in_flight=1).propose(context):
         store.add_candidate(candidate)
-        store.add_verdict(candidate.sha256, "screen", by_source(candidate))
+        store.add_verdict(candidate.sha256, "screen", from_json(by_source(candidate)))
     store.finish_step("done", {"done": True})
 
 

@@ -17,6 +17,7 @@ from agent.strategy.finishing import Finisher
 from agent.strategy.techniques import technique
 from agent.strategy_settings import Strategy
 from evaluator.sources import TaskSource
+from evaluator.verdict import from_json
 from tests.agent.strategy.judging import accepted, rejected
 
 BEFORE = '''import torch
@@ -75,7 +76,7 @@ def test_what_does_not_parse_alone_is_not_undone() -> None:
 )
 def test_a_verdict_becomes_a_sentence(without: dict[str, object], kind: str, words: str) -> None:
     change = changes(BEFORE, AFTER)[1]
-    found = lesson(change, "w", "o", accepted(2.0, 2.0), without, "cpu")
+    found = lesson(change, "w", "o", from_json(accepted(2.0, 2.0)), from_json(without), "cpu")
     assert found is not None
     assert found.kind == kind
     assert words in found.sentence
@@ -84,8 +85,10 @@ def test_a_verdict_becomes_a_sentence(without: dict[str, object], kind: str, wor
 
 def test_what_was_not_judged_teaches_nothing() -> None:
     change = changes(BEFORE, AFTER)[0]
-    assert lesson(change, "w", "o", accepted(2.0), rejected("not_judged"), "cpu") is None
-    assert lesson(change, "w", "o", accepted(2.0), accepted(), "cpu") is None
+    assert (
+        lesson(change, "w", "o", from_json(accepted(2.0)), from_json(rejected("not_judged")), "cpu") is None
+    )
+    assert lesson(change, "w", "o", from_json(accepted(2.0)), from_json(accepted()), "cpu") is None
     paid = [Lesson("change_paid", str(factor), factor, "a", "b") for factor in (1.1, 1.9, 1.5)]
     best = first_paid([*paid, Lesson("change_is_needed", "", None, "a", "b")])
     assert best is not None
@@ -98,9 +101,11 @@ def test_the_finisher_undoes_the_winner_s_changes_and_keeps_what_each_was_worth(
     winner = Candidate(AFTER, "llm", "winner", parent.sha256)
     for candidate, speed in ((parent, 1.0), (winner, 2.0)):
         store.add_candidate(candidate)
-        store.add_verdict(candidate.sha256, "screen", accepted(speed, speed))
+        store.add_verdict(candidate.sha256, "screen", from_json(accepted(speed, speed)))
         store.add_verdict(
-            candidate.sha256, "validation", {"verdict": "accepted", "summary": {"geomean_speedup": speed}}
+            candidate.sha256,
+            "validation",
+            from_json({"verdict": "accepted", "summary": {"geomean_speedup": speed}}),
         )
     context = ProposalContext(TaskSource("t", ""), {}, "cpu", None, store)  # type: ignore[arg-type]
     made = []
@@ -108,7 +113,9 @@ def test_the_finisher_undoes_the_winner_s_changes_and_keeps_what_each_was_worth(
     for candidate in Finisher(Strategy(ablate=True)).propose(context):
         store.add_candidate(candidate)
         speed = speeds.get(candidate.note)
-        store.add_verdict(candidate.sha256, "screen", accepted(speed, speed) if speed else rejected())
+        store.add_verdict(
+            candidate.sha256, "screen", from_json(accepted(speed, speed) if speed else rejected())
+        )
         made.append(candidate)
     assert [one.parent_sha256 for one in made] == [winner.sha256] * 3
     told = [event["data"] for event in store.events() if event["name"] == "lesson.learnt"]

@@ -6,6 +6,7 @@ import pytest
 
 from agent.portfolio.clusters import visible_geomean, worst_cluster
 from agent.strategy.beam import LONGEST_PARENT_CHARACTERS, MAX_REPAIRS, select
+from evaluator.verdict import from_json
 from tests.agent.strategy.judging import accepted, judged, rejected, row
 
 ADD = "def add(a, b):\n    return a + b\n"
@@ -65,22 +66,22 @@ def test_the_worst_cluster_is_where_no_candidate_is_good() -> None:
 
     first = verdict(2.0, 2.0, 0.5, 2.0, 2.0, 0.5)
     second = verdict(0.5, 0.5, 0.9, 0.5, 0.5, 0.9)
-    cluster = worst_cluster([first, second, rejected()])
+    cluster = worst_cluster([from_json(first), from_json(second), from_json(rejected())])
     assert cluster is not None
     assert cluster.words == "cols > 1000"
     assert [dims["cols"] for dims in cluster.shapes] == [4096, 4096]
     assert cluster.geomean == pytest.approx(1.0)  # the baseline is a member of the portfolio
     assert cluster.rest == pytest.approx(2.0)
     third = verdict(0.5, 0.5, 3.0, 0.5, 0.5, 3.0)
-    better = worst_cluster([first, second, third])
+    better = worst_cluster([from_json(first), from_json(second), from_json(third)])
     assert better is None or better.words != "cols > 1000"
 
 
 def test_no_cluster_where_all_is_alike_or_hidden() -> None:
-    assert worst_cluster([accepted(1.5, 1.5, 1.5, 1.5)]) is None
+    assert worst_cluster([from_json(accepted(1.5, 1.5, 1.5, 1.5))]) is None
     hidden = accepted() | {"shapes": [row({"rows": n}, 1.0 + n, "validation") for n in range(6)]}
-    assert worst_cluster([hidden]) is None
-    assert visible_geomean(hidden) == 0.0
+    assert worst_cluster([from_json(hidden)]) is None
+    assert visible_geomean(from_json(hidden)) == 0.0
 
 
 def test_with_a_cluster_in_view_who_is_fast_there_goes_first() -> None:

@@ -38,7 +38,7 @@ def test_two_exemplars_come_from_different_buckets_the_slower_first() -> None:
         slow, fast = found.successes
         assert math.floor(math.log(slow.speedup) / BUCKET) < math.floor(math.log(fast.speedup) / BUCKET)
         assert found.failure is not None
-        assert found.failure.verdict["reason"] == "the last tile"
+        assert found.failure.verdict.reason == "the last tile"
 
 
 def test_buckets_are_drawn_by_softmax_over_their_means() -> None:

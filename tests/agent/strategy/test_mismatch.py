@@ -10,6 +10,7 @@ import pytest
 
 from agent.strategy.mismatch import explained, sentences
 from evaluator.oracle.places import places
+from evaluator.verdict import from_json
 
 ROWS, COLUMNS = 12, 1000
 
@@ -89,7 +90,9 @@ def test_only_findings_with_places_are_explained() -> None:
         "rule": "wrong_result",
         "places": {"share": "few", "rows": "last", "row_count": 5, "columns": "all"},
     }
-    said = explained({"findings": [{"rule": "x"}, finding, finding, {"places": None}]})
+    said = explained(
+        from_json({"verdict": "incorrect", "findings": [{"rule": "x"}, finding, finding, {"places": None}]})
+    )
     assert said[0] == "Very few elements are wrong: only the last of 5 rows."
     assert len(said) == 2
-    assert explained({"findings": []}) == []
+    assert explained(from_json({"verdict": "accepted", "findings": []})) == []

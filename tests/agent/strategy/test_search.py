@@ -27,6 +27,7 @@ from agent.replay import replay
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
 from agent.strategy_settings import Strategy
+from evaluator.verdict import from_json
 from tests.agent.chat_server import Answer, ChatServer, chat_server
 from tests.agent.strategy import search_job
 from tests.agent.strategy.judging import accepted, rejected, row
@@ -75,7 +76,7 @@ def run(
     )
     for candidate in proposer.propose(context):
         store.add_candidate(candidate)
-        store.add_verdict(candidate.sha256, "screen", judge(candidate))
+        store.add_verdict(candidate.sha256, "screen", from_json(judge(candidate)))
         found.append(candidate)
     return found
 
@@ -123,7 +124,7 @@ def test_exemplars_of_other_buckets_and_a_failure_with_its_reason_are_shown(stor
     ):
         one = Candidate(file(body), "human", body)
         store.add_candidate(one)
-        store.add_verdict(one.sha256, "screen", verdict)
+        store.add_verdict(one.sha256, "screen", from_json(verdict))
     with chat_server(chosen=Model("x", "x - x", "x.mul(2).contiguous()")) as server:
         run(server, store, by_body({"x.mul(2).contiguous()": 1.0}), rounds=1, beam=1)
     text = text_of(server.requests[-1])
@@ -229,7 +230,7 @@ def test_a_resumed_search_asks_nothing_again_and_the_same_job_gives_the_same_pro
         for number in range(8):  # enough buckets for draws to differ
             earlier = Candidate(file(f"x * 2 + {number} - {number}"), "human", f"library {number}")
             one.add_candidate(earlier)
-            one.add_verdict(earlier.sha256, "screen", accepted(0.3 * 1.2**number))
+            one.add_verdict(earlier.sha256, "screen", from_json(accepted(0.3 * 1.2**number)))
         with chat_server(chosen=by_prompt) as server:
             first = run(server, one, by_source, **options)
         prompts.append(messages_of(server))
@@ -237,7 +238,7 @@ def test_a_resumed_search_asks_nothing_again_and_the_same_job_gives_the_same_pro
     assert prompts[0] == prompts[1], "the seed decides the draws"
     late = Candidate(file("x * 99"), "external", "late")
     stores[0].add_candidate(late)
-    stores[0].add_verdict(late.sha256, "screen", accepted(99.0, 99.0))
+    stores[0].add_verdict(late.sha256, "screen", from_json(accepted(99.0, 99.0)))
     with chat_server(Answer(status=400, message="nobody should ask")) as server:
         again = run(server, stores[0], by_source, **options)
     assert server.requests == []
@@ -334,7 +335,7 @@ def test_parents_of_a_round_are_asked_about_at_once(store: FolderStore) -> None:
     for body in ("x.sin().exp() * 3", "x.cos().abs().neg() - 1"):
         one = Candidate(file(body), "human", body)
         store.add_candidate(one)
-        store.add_verdict(one.sha256, "screen", accepted(1.0 + len(body) / 10))
+        store.add_verdict(one.sha256, "screen", from_json(accepted(1.0 + len(body) / 10)))
     with chat_server(chosen=model) as server:
         run(server, store, lambda _: rejected("not_judged"), rounds=1, beam=2)
     assert len(arrived_s) == 2
@@ -351,7 +352,7 @@ def test_the_model_that_brings_more_for_its_price_gets_the_rounds(store: FolderS
         context = ProposalContext(TASK, DESCRIPTION, "cpu", None, store)  # type: ignore[arg-type]
         for candidate in LLMProposer(models, Budget(), strategy=strategy).propose(context):
             store.add_candidate(candidate)
-            store.add_verdict(candidate.sha256, "screen", accepted(1.5, 1.5))
+            store.add_verdict(candidate.sha256, "screen", from_json(accepted(1.5, 1.5)))
     asked = [request["model"] for request in server.requests if is_critic(request)]
     assert asked
     assert set(asked) == {"cheap"}

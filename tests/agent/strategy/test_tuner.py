@@ -19,6 +19,7 @@ from agent.strategy.tuner import read, tuned
 from agent.strategy_settings import Strategy
 from evaluator.client import Referee
 from evaluator.sources import TaskSource
+from evaluator.verdict import from_json
 from tests.agent import small_job
 from tests.agent.strategy.judging import accepted, rejected, row
 
@@ -54,7 +55,7 @@ def stored(store: FolderStore) -> Candidate:
     parent = Candidate(CHUNKED, "llm", "chunked")
     store.add_candidate(parent)
     shapes = [row({"rows": 64, "cols": 64}, 1.0), row({"rows": 96, "cols": 32}, 1.0)]
-    store.add_verdict(parent.sha256, "screen", accepted() | {"shapes": shapes})
+    store.add_verdict(parent.sha256, "screen", from_json(accepted() | {"shapes": shapes}))
     return parent
 
 
@@ -96,7 +97,7 @@ def test_a_real_candidate_is_tuned_in_the_sandbox(
         judged = referee.evaluate(
             TASK, small_job_source(found[0]), effort="screen", splits=("visible",), shapes=small_job.SHAPES
         )
-    assert judged["verdict"] == "accepted", judged["reason"]
+    assert judged.verdict == "accepted", judged.reason
     made = store.step(f"tuned/{parent.sha256}")
     assert isinstance(made, dict)
     settings = [setting for setting, _ in made["ranked"]]
@@ -129,7 +130,7 @@ def test_the_next_setting_is_tried_when_the_referee_rejects_the_first(tmp_path: 
     store.finish_step(f"tuned/{parent.sha256}", {"ranked": ranked, "reason": ""})
     found = []
     for candidate in tuned(context(store), parent, Strategy(seed=1)):
-        store.add_verdict(candidate.sha256, "screen", rejected())
+        store.add_verdict(candidate.sha256, "screen", from_json(rejected()))
         found.append(candidate.note)
     assert found == [
         "tuned by machine: CHUNK=4, WRONG=0.0, BROKEN=1",

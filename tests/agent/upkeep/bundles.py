@@ -11,6 +11,7 @@ from agent.candidates import Candidate
 from evaluator.devices import open_device
 from evaluator.environment import measured_on
 from evaluator.sources import TaskSource
+from evaluator.verdict import from_json
 from tests.services.service import CORRECT, TINY_TASK
 
 SHAPES = ({"rows": 8, "cols": 32}, {"rows": 40, "cols": 64})
@@ -43,7 +44,6 @@ def write(
     """A bundle's zip; its folder lies beside it."""
     optimized = Candidate(source, "human", "optimized.py")
     verdict = {
-        "phase": "held_out",
         "verdict": "accepted",
         "candidate": {"sha256": optimized.sha256},
         "shapes": [
@@ -62,7 +62,7 @@ def write(
         members=(Candidate(CORRECT, "human", "scale and shift"),),
         decision="same",
         reason="a claim",
-        verdicts=(verdict,),
+        verdicts=(("held_out", from_json(verdict)),),
         leaderboard=(),
     )
     return write_bundle(contents, folder)

@@ -17,6 +17,7 @@ from rich.console import Console
 from agent.upkeep.reading import ReadBundle, Recorded, read_bundle
 from agent.upkeep.verifying import conclude
 from evaluator.sources import TaskSource
+from evaluator.verdict import from_json
 from services.commands.verify import show
 from tests.agent.upkeep.bundles import row, write
 from tests.services.service import ROOT, WRONG, Service
@@ -42,7 +43,7 @@ def verdict(*speedups: float | None, half: float = 0.005, word: str = "accepted"
 
 
 def test_the_same_figures_hold() -> None:
-    found = conclude(bundle(2.0, 1.5), [verdict(2.01, 1.49)], 0.02)
+    found = conclude(bundle(2.0, 1.5), [from_json(verdict(2.01, 1.49))], 0.02)
     assert found.result == "holds"
     assert found.against == "evidence"
     assert [shape.status for shape in found.shapes] == ["holds", "holds"]
@@ -52,26 +53,28 @@ def test_the_same_figures_hold() -> None:
 
 
 def test_one_shape_that_fell_is_a_regression_however_well_the_others_do() -> None:
-    found = conclude(bundle(2.0, 2.0, 2.0), [verdict(2.4, 2.4, 1.8)], 0.02)
+    found = conclude(bundle(2.0, 2.0, 2.0), [from_json(verdict(2.4, 2.4, 1.8))], 0.02)
     assert found.result == "regressed"
     assert [shape.status for shape in found.shapes] == ["faster", "faster", "slower"]
     assert all(shape.stale for shape in found.shapes), (
         "a figure that rose describes the shape no more than one that fell"
     )
     assert "slower at 1 of 3" in found.sentences[0]
-    assert conclude(bundle(2.0, 2.0, 2.0), [verdict(2.4, 2.4, 1.8)], 0.2).result == "holds"
+    assert conclude(bundle(2.0, 2.0, 2.0), [from_json(verdict(2.4, 2.4, 1.8))], 0.2).result == "holds"
 
 
 def test_a_fall_that_the_second_look_does_not_see_accuses_nobody() -> None:
-    found = conclude(bundle(2.0), [verdict(1.8), verdict(1.99)], 0.02)
+    found = conclude(bundle(2.0), [from_json(verdict(1.8)), from_json(verdict(1.99))], 0.02)
     assert found.shapes[0].status == "undecided"
     assert found.shapes[0].looks == 2
     assert found.result == "unmeasured"
-    assert conclude(bundle(2.0), [verdict(1.8), verdict(1.81)], 0.02).result == "regressed"
+    assert (
+        conclude(bundle(2.0), [from_json(verdict(1.8)), from_json(verdict(1.81))], 0.02).result == "regressed"
+    )
 
 
 def test_noise_is_said_to_be_noise() -> None:
-    found = conclude(bundle(2.0), [verdict(2.0, half=0.1)], 0.02)
+    found = conclude(bundle(2.0), [from_json(verdict(2.0, half=0.1))], 0.02)
     assert found.result == "unmeasured"
     assert "too noisy" in found.sentences[0]
 
@@ -88,14 +91,14 @@ def test_noise_is_said_to_be_noise() -> None:
     ],
 )
 def test_a_verdict_other_than_accepted(word: str, result: str) -> None:
-    found = conclude(bundle(2.0), [verdict(word=word)], 0.02)
+    found = conclude(bundle(2.0), [from_json(verdict(word=word))], 0.02)
     assert found.result == result
     assert word in found.sentences[0]
     assert found.shapes[0].status == "unmeasured"
 
 
 def test_shapes_that_were_not_timed_are_not_passed_over() -> None:
-    found = conclude(bundle(2.0, 2.0), [verdict(2.0, None)], 0.02)
+    found = conclude(bundle(2.0, 2.0), [from_json(verdict(2.0, None))], 0.02)
     assert found.result == "unmeasured"
     assert "1 of 2" in found.sentences[0]
     assert conclude(bundle(), [], 0.02).result == "unmeasured"
@@ -103,24 +106,24 @@ def test_shapes_that_were_not_timed_are_not_passed_over() -> None:
 
 def test_another_type_of_machine_says_so_and_is_held_against_its_own_baseline() -> None:
     moved = bundle(3.0, device_name="another CPU")
-    found = conclude(moved, [verdict(1.5)], 0.02)
+    found = conclude(moved, [from_json(verdict(1.5))], 0.02)
     assert found.result == "holds", "1.5 times as fast as the best baseline here, whatever it was there"
     assert found.against == "baseline"
     assert found.shapes[0].stale
     assert "device a" in found.changes[0]
     assert "its figures do not hold here" in " ".join(found.sentences)
-    assert conclude(moved, [verdict(0.9)], 0.02).result == "regressed"
-    assert conclude(bundle(3.0, threads=4), [verdict(1.5)], 0.02).against == "baseline"
+    assert conclude(moved, [from_json(verdict(0.9))], 0.02).result == "regressed"
+    assert conclude(bundle(3.0, threads=4), [from_json(verdict(1.5))], 0.02).against == "baseline"
 
 
 def test_figures_of_another_version_of_the_referee_are_not_compared() -> None:
-    found = conclude(bundle(3.0, harness="5"), [verdict(1.5)], 0.02)
+    found = conclude(bundle(3.0, harness="5"), [from_json(verdict(1.5))], 0.02)
     assert found.against == "baseline"
     assert "another version of the referee" in " ".join(found.sentences)
 
 
 def test_another_torch_is_named_and_compared() -> None:
-    found = conclude(bundle(2.0, torch="2.11", driver="580"), [verdict(2.0)], 0.02)
+    found = conclude(bundle(2.0, torch="2.11", driver="580"), [from_json(verdict(2.0))], 0.02)
     assert found.against == "evidence"
     assert found.changes == ("driver 580 -> unknown", "torch 2.11 -> 2.13")
 
@@ -128,7 +131,7 @@ def test_another_torch_is_named_and_compared() -> None:
 def test_people_see_the_shapes_and_what_changed() -> None:
     console = Console(width=160, file=io.StringIO(), color_system=None)
     odd = replace(bundle(2.0, 2.0, torch="2.11"), job="[red]x")
-    show(console, conclude(odd, [verdict(2.0, 1.5)], 0.02))
+    show(console, conclude(odd, [from_json(verdict(2.0, 1.5))], 0.02))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for words in (
         "regressed",
@@ -141,7 +144,7 @@ def test_people_see_the_shapes_and_what_changed() -> None:
 
 
 def test_kernels_that_no_longer_run_are_told() -> None:
-    words = " ".join(conclude(bundle(1.0, labels=("own_kernel",)), [verdict(1.0)], 0.02).sentences)
+    words = " ".join(conclude(bundle(1.0, labels=("own_kernel",)), [from_json(verdict(1.0))], 0.02).sentences)
     assert "kernelwright_explain" in words
 
 
@@ -151,7 +154,7 @@ def test_a_module_that_was_watched_and_runs_the_reference_does_not_hold(ran: lis
         {"rule": "fallback_ran", "severity": "warning", "evidence": "none of them was seen to run at n=0"}
     ]
     now = {**verdict(1.0), "labels": ran, "findings": fell_back}
-    found = conclude(bundle(1.0, labels=("own_kernel",)), [now], 0.02)
+    found = conclude(bundle(1.0, labels=("own_kernel",)), [from_json(now)], 0.02)
     assert found.result == result
     assert ("runs the reference here" in found.sentences[0]) is (result == "regressed")
 
@@ -170,7 +173,10 @@ def test_sixteen_sound_shapes_are_seldom_accused_and_sixteen_slower_ones_always(
     for _ in range(400):
         then = [measured(generator, 2.0, 0.02) for _ in range(16)]
         now = [measured(generator, 2.0 * truth, 0.02) for _ in range(16)]
-        regressed += conclude(bundle(*then, half=0.02), [verdict(*now, half=0.02)], 0.0).result == "regressed"
+        regressed += (
+            conclude(bundle(*then, half=0.02), [from_json(verdict(*now, half=0.02))], 0.0).result
+            == "regressed"
+        )
     assert least <= regressed / 400 <= most
 
 

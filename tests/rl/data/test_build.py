@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from evaluator.sources import TaskSource
+from evaluator.verdict import Verdict, from_json
 from kernelbench_tasks import catalog
 from rl.data.build import Builder, Tally, journal_of, provenance_path
 from rl.data.contrast import as_asked, with_shown
@@ -60,9 +61,9 @@ class Judging:
         self.answers = answers
         self.asked: list[str] = []
 
-    async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+    async def judge(self, task: TaskSource, source: str) -> Verdict:
         self.asked.append(source)
-        return self.answers(source)
+        return from_json(self.answers(source))
 
     def close(self) -> None:
         pass

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.sources import TaskSource
+from evaluator.verdict import Verdict, from_json
 from rl import fleet as fleet_module
 from rl.config import AnyStage
 from rl.fleet import Fleet
@@ -41,7 +42,7 @@ class Planted:
         self.asked: list[str] = []
         self._gone = self._unjudged = False
 
-    async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+    async def judge(self, task: TaskSource, source: str) -> Verdict:
         self.asked.append(source)
         what = self._at.get(len(self.asked), "")
         if what in ("kill", "term"):
@@ -51,12 +52,14 @@ class Planted:
             raise Unjudged("no service answers at http://planted", again=True, gone=True)
         self._unjudged = self._unjudged or what == "unjudged"
         if self._unjudged:
-            return rejected("not_judged")
+            return from_json(rejected("not_judged"))
         if what == "silent":
             await asyncio.sleep(3600)
         if what == "cheat":
-            return rejected("cheating", {"rule": "stale_output", "severity": "cheat", "evidence": "old"})
-        return accepted(speed_of(source))
+            return from_json(
+                rejected("cheating", {"rule": "stale_output", "severity": "cheat", "evidence": "old"})
+            )
+        return from_json(accepted(speed_of(source)))
 
     def close(self) -> None:
         pass

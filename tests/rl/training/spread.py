@@ -13,7 +13,6 @@ import copy
 import json
 import os
 import sys
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from torch import distributed
 from torch.distributed.fsdp import fully_shard
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from evaluator.verdict import Verdict
 from rl.stages.sharded import sampling
 
 _TOKENS = 64
@@ -48,7 +48,7 @@ def train(at: Path) -> None:
     class Seen(Planted):
         """Keeps what it was asked about."""
 
-        async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+        async def judge(self, task: TaskSource, source: str) -> Verdict:
             judged.append((task.sha256, fingerprint(source)))
             return await super().judge(task, source)
 
