@@ -1,5 +1,5 @@
-"""The agent: proposes candidates, has them judged, spends a budget and assembles the deliverable.
+"""The agent: proposes candidates, submits them to the referee, tracks the budget and assembles the deliverable.
 
-It never imports, executes or unpickles what it is given: task files, candidates and model replies are text that only
-the evaluator's sandbox runs.
+It never imports, executes or unpickles its inputs: task files, candidates and model replies are text that only the
+evaluator's sandbox runs.
 """

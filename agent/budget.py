@@ -1,12 +1,12 @@
-"""Money and tokens of one job: reserved before a call, settled after it, so that a cap holds under concurrency.
+"""Money and token budget of one job: reserve before a call and settle after it, to enforce caps under concurrency.
 
-A call is admitted only if what has been spent, what the calls in flight have reserved and its own reservation fit under
-the cap together. A reservation covers the prompt (counted generously) and every completion token that the request allows,
-so a server that keeps to the limit it was given can never make the job exceed its cap. One that reports more than was
-reserved exceeds it by that excess, of the calls that were in flight at that moment and of no later one.
+A call is admitted only if the total spent, the reservations of calls in flight and its own reservation fit under the cap
+together. A reservation covers the prompt (overestimated) and every completion token that the request allows, so a server
+that respects its limit can never push the job over its cap. A server that reports more tokens than were reserved exceeds
+the cap by that excess, but only for calls already in flight; later calls are not admitted.
 
-The numbers come from the job's records: what was answered at its settled price, and what was sent but never answered (the
-process was killed meanwhile) in full, since it may have been billed.
+The job's records supply the totals: answered requests count at their settled price. Requests that were sent but not
+answered (because the process was killed) count in full, since the provider may have billed them.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from dataclasses import asdict, dataclass
 
 from agent.spec import Budget, ModelChoice
 
-_BYTES_PER_TOKEN = 3  # of program text: counted generously, tokenizers make 3.3 to 4.5 bytes of it
+_BYTES_PER_TOKEN = 3  # overestimates tokens: for program text, tokenizers average 3.3 to 4.5 bytes per token
 _TOKENS_PER_MESSAGE = 8  # roles and separators
 LEAST_COMPLETION_TOKENS = 256
-"""A request with less room than this for its answer is not worth sending."""
+"""Smallest completion limit at which a request is worth sending."""
 
 PLATEAU_GAIN = 1.01
-"""A candidate that is not faster than the best by this factor counts as no progress."""
+"""A candidate must beat the best speedup by this factor to count as progress."""
 
 ROOFLINE_SHARE = 0.95
-"""At this share of the measured roofline a job stops: what is left is not worth its price."""
+"""A job stops at this share of the measured roofline: the remaining gain does not justify the cost."""
 
 ROOFLINE_BELIEVED = 1.25
-"""Who is this much faster than the roofline shows that it says nothing about the module."""
+"""Above this ratio the roofline estimate is unreliable; ignore it."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a call costs: US dollars, and prompt plus completion tokens."""
+    """Cost of a call: US dollars, and prompt plus completion tokens."""
 
     usd: float = 0.0
     tokens: int = 0
@@ -48,11 +48,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Room that was set aside for one call.
+    """Budget reserved for one call.
 
     Attributes:
-        cost: the most that it should cost.
-        max_tokens: completion tokens the request may allow; fewer than the model's own limit near the cap.
+        cost: upper bound on the cost.
+        max_tokens: completion limit for the request; near the cap, lower than the model's own limit.
     """
 
     cost: Cost
@@ -61,13 +61,13 @@ class Reservation:
 
 @dataclass(frozen=True)
 class Price:
-    """US dollars per million tokens, as they were when the job began."""
+    """US dollars per million tokens, fixed when the job began."""
 
     usd_per_million_input_tokens: float = 0.0
     usd_per_million_output_tokens: float = 0.0
 
     def of(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """US dollars of a call."""
+        """Cost of a call in US dollars."""
         return (
             prompt_tokens * self.usd_per_million_input_tokens
             + completion_tokens * self.usd_per_million_output_tokens
@@ -75,11 +75,11 @@ class Price:
 
 
 class Ledger:
-    """Spending of one job's model calls; safe to use from several threads.
+    """Tracks what one job spends on model calls; thread-safe.
 
     Args:
         budget: its `usd` and `tokens` are the caps.
-        spent: what earlier attempts at the job have spent, see `agent.records.Records.spent`.
+        spent: total of earlier attempts at the job, see `agent.records.Records.spent`.
     """
 
     def __init__(self, budget: Budget, spent: Cost | None = None) -> None:
@@ -90,14 +90,14 @@ class Ledger:
 
     @property
     def spent(self) -> Cost:
-        """What settled calls have cost so far."""
+        """Total cost of settled calls."""
         with self._lock:
             return self._spent
 
     def reserve(self, price: Price, prompt_tokens: int, max_tokens: int) -> Reservation | None:
-        """Set room aside for a call, or None when the caps do not allow it.
+        """Reserve budget for a call; None if it does not fit under the caps.
 
-        The answer is given less room than `max_tokens` where only that fits, down to `LEAST_COMPLETION_TOKENS`.
+        If `max_tokens` does not fit, the completion limit is lowered, down to `LEAST_COMPLETION_TOKENS`.
         """
         with self._lock:
             room = min(max_tokens, self._room_for_answer(price, prompt_tokens))
@@ -108,13 +108,13 @@ class Ledger:
             return Reservation(cost, room)
 
     def settle(self, reservation: Reservation, cost: Cost) -> None:
-        """A call is over: its reservation goes, its cost stays."""
+        """Release the reservation of a finished call and add its cost."""
         with self._lock:
             self._reserved -= reservation.cost
             self._spent += cost
 
     def exhausted(self) -> str:
-        """Which cap leaves no room now that nothing is in flight, in words; empty when none does."""
+        """The cap that spending has reached, in words; empty if none. Ignores reservations."""
         with self._lock:
             if self._budget.usd is not None and self._spent.usd >= self._budget.usd:
                 return f"{self._budget.usd:g} USD"
@@ -123,7 +123,7 @@ class Ledger:
             return ""
 
     def cap(self) -> str:
-        """The caps in words, for a call that did not fit."""
+        """All caps in words, to explain why a call did not fit."""
         caps = []
         if self._budget.usd is not None:
             caps.append(f"{self._budget.usd:g} USD")
@@ -146,12 +146,12 @@ class Ledger:
 
 
 def prompt_tokens_at_most(contents: Sequence[str]) -> int:
-    """A generous count of a conversation's tokens, from the bytes of its messages."""
+    """Overestimate a conversation's tokens from the bytes of its messages."""
     return sum(len(text.encode()) // _BYTES_PER_TOKEN + _TOKENS_PER_MESSAGE for text in contents)
 
 
 def price_snapshot(models: Sequence[ModelChoice]) -> dict[str, dict[str, float]]:
-    """The prices of the models as a JSON value, to be stored when a job begins."""
+    """The models' prices as a JSON value, stored when a job begins."""
     return {
         choice.model: asdict(Price(choice.usd_per_million_input_tokens, choice.usd_per_million_output_tokens))
         for choice in models
@@ -159,17 +159,17 @@ def price_snapshot(models: Sequence[ModelChoice]) -> dict[str, dict[str, float]]
 
 
 def price_of(snapshot: Mapping[str, Mapping[str, float]], model: str) -> Price:
-    """The price of a model in a snapshot; free when the snapshot does not name it."""
+    """The price of a model in a snapshot; zero if the snapshot lacks the model."""
     return Price(**snapshot.get(model, {}))
 
 
 def reason_to_stop(speedups: Sequence[float | None], roofline_share: float | None, budget: Budget) -> str:
-    """Why more candidates are not worth their price; empty when they are.
+    """The reason to stop proposing candidates; empty if the job should continue.
 
     Args:
-        speedups: geometric mean speedup of each judged candidate in order, None for those that were rejected.
-        roofline_share: of the best one, see `agent.diagnosing.roofline_share`; None where it is not known.
-        budget: its `plateau` is how many candidates in a row may bring no progress.
+        speedups: geometric mean speedup of each judged candidate in order, None for rejected ones.
+        roofline_share: of the best candidate, see `agent.diagnosing.roofline_share`; None if unknown.
+        budget: its `plateau` limits how many consecutive candidates may bring no progress.
     """
     if roofline_share is not None and ROOFLINE_SHARE <= roofline_share <= ROOFLINE_BELIEVED:
         return f"the best candidate reaches {roofline_share:.0%} of the measured roofline"

@@ -1,4 +1,4 @@
-"""A candidate: one source file that claims to compute the task, and who proposed it."""
+"""A candidate: one source file that claims to compute the task, and its origin."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Candidate:
 
     Attributes:
         source: the text of the candidate file. Untrusted; only the sandbox runs it.
-        origin: who proposed it, one of `ORIGINS`.
+        origin: kind of proposer, one of `ORIGINS`.
         label: a short name for tables, for example "compile max-autotune" or "layernorm_cpp".
-        parent_sha256: the candidate this one was derived from, when there is one.
-        note: one line of background for people (licence, which settings, which prompt).
+        parent_sha256: the candidate this one was derived from, if any.
+        note: one line of background for readers (license, settings, prompt).
 
     Raises:
         ValueError: if `origin` is not one of `ORIGINS`.

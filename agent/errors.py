@@ -1,32 +1,33 @@
-"""What can go wrong in the agent.
+"""Errors of the agent.
 
 AgentError
-├── ProposalFailed          a proposer could not do its work (the job goes on without it)
-│   └── ProviderError       the language model's API refused, failed or answered nonsense
-├── AnswersAwaited          a batch has no answers yet (the job is `waiting`, and goes on when it is run again)
+├── ProposalFailed          a proposer failed (the job continues without it)
+│   └── ProviderError       the language model's API refused, failed or broke its protocol
+├── AnswersAwaited          a batch has no answers yet (the job is `waiting`; run it again to continue)
 ├── AssemblyError           the winner cannot be turned into optimized.py
-├── UnreadableBundle        a bundle is not there, damaged or edited
-├── CannotApply             a bundle does not go into the user's model
-└── StoreCorrupt            a job folder holds something that is not ours
+├── UnreadableBundle        a bundle is missing, damaged or edited
+├── CannotApply             a bundle cannot be applied to the user's model
+└── StoreCorrupt            a file in a job folder is not in the expected format
 """
 
 from __future__ import annotations
 
 
 class AgentError(Exception):
-    """Base of every error the agent raises on purpose."""
+    """Base class of all errors that the agent raises deliberately."""
 
 
 class ProposalFailed(AgentError):
-    """A proposer could not do its work; the message says why in one sentence."""
+    """A proposer failed; the message gives the reason in one sentence."""
 
 
 class ProviderError(ProposalFailed):
-    """The language model's API refused, failed or answered something that is not its protocol.
+    """The language model's API refused the request, failed or broke its protocol.
 
     Attributes:
-        kind: "authentication", "rate_limit", "server", "request" and "no_room" (the prompt is longer than the model reads) cost nothing; "timeout", "cut" (the answer broke off),
-            "too_long" and "protocol" may have been billed; "waiting" (a batch without answers yet).
+        kind: "authentication", "rate_limit", "server", "request" and "no_room" (the prompt exceeds the model's context)
+            cost nothing; "timeout", "cut" (the connection broke), "too_long" and "protocol" may have been billed;
+            "waiting" means that a batch has no answer yet.
     """
 
     def __init__(self, message: str, kind: str) -> None:
@@ -35,20 +36,20 @@ class ProviderError(ProposalFailed):
 
 
 class AnswersAwaited(AgentError):
-    """Requests of a batch have no answers yet; the message says where they are expected."""
+    """Requests of a batch have no answers yet; the message says where to put them."""
 
 
 class AssemblyError(AgentError):
-    """The winner's source cannot be embedded in optimized.py; the message says what stands in the way."""
+    """The winner's source cannot be embedded in optimized.py; the message says why."""
 
 
 class StoreCorrupt(AgentError):
-    """A file of a job folder cannot be read as what it should be."""
+    """A file in a job folder is not in the expected format."""
 
 
 class UnreadableBundle(AgentError):
-    """This is no bundle, or not a whole one; the message says what is wrong with it and what to do."""
+    """Not a bundle, or an incomplete one; the message says what is wrong and what to do."""
 
 
 class CannotApply(AgentError):
-    """The bundle could not be put into the model; the message says why and what to do."""
+    """The bundle cannot be applied to the model; the message says why and what to do."""

@@ -1,4 +1,4 @@
-"""Finds the candidate file in a model's reply. The reply is data: it is searched and parsed, nothing more."""
+"""Extracts the candidate file from a model's reply. The reply is only searched and parsed, never run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _PYTHON = frozenset({"", "python", "py", "python3"})
 
 @dataclass(frozen=True)
 class Extraction:
-    """What was found.
+    """The result of a search.
 
     Attributes:
         source: the candidate file, or None.
-        problem: "" with a source; else "empty", "refusal", "truncated", "no_code", "no_class", "syntax" or "too_long".
-        blocks: how many complete code blocks the reply has.
+        problem: "" if there is a source; else "empty", "refusal", "truncated", "no_code", "no_class", "syntax" or
+            "too_long".
+        blocks: number of complete code blocks in the reply.
     """
 
     source: str | None
@@ -32,15 +33,15 @@ class Extraction:
 
 
 def extract(text: str, finish: str = "stop") -> Extraction:
-    """The candidate in a reply.
+    """Extract the candidate from a reply.
 
-    Of several blocks the last one that defines ModelNew and parses is taken: models correct themselves as they go. When
-    none does alone, all Python blocks together are tried, for replies that give imports and class apart, and then from an
-    opening fence to later closing ones, for files that hold fences themselves.
+    Takes the last block that defines ModelNew and parses, since models correct themselves as they go. If no single block
+    qualifies, tries all Python blocks joined, for replies that put imports and class into separate blocks, and then the
+    spans from an opening fence to each later closing fence, for files that contain fences themselves.
 
     Args:
         text: the reply.
-        finish: why the model stopped, see `agent.providers.base.Reply`.
+        finish: why the model stopped, see `agent.messages.Reply`.
     """
     if finish in ("refusal", "content_filter"):
         return Extraction(None, "refusal", 0)
@@ -68,11 +69,11 @@ def extract(text: str, finish: str = "stop") -> Extraction:
 
 
 def _blocks(text: str) -> tuple[list[str], bool]:
-    """Complete Python (or unmarked) code blocks, and whether the last block was never closed."""
+    """Complete Python (or untagged) code blocks, and whether the last block is unclosed."""
     found: list[str] = []
     opened: re.Match[str] | None = None
     lines: list[str] = []
-    # Not `splitlines`: a form feed or a Unicode separator is no end of a line in Python.
+    # Not `splitlines`: it also splits at form feeds and Unicode separators, which do not end a line in Python.
     for line in text.replace("\r\n", "\n").split("\n"):
         fence = _FENCE.match(line)
         if opened is None:
@@ -88,7 +89,7 @@ def _blocks(text: str) -> tuple[list[str], bool]:
 
 
 def _spans(text: str) -> Iterator[str]:
-    """From a fence that opens Python to one that closes it, the last opening one and the last closing one first."""
+    """Texts between a Python opening fence and a later closing fence; last opening first, then last closing first."""
     lines = text.replace("\r\n", "\n").split("\n")
     fences = [(place, fence) for place, line in enumerate(lines) if (fence := _FENCE.match(line))]
     for number, (begin, opened) in enumerate(reversed(fences[-_MOST_SPANS:])):

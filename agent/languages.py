@@ -1,4 +1,4 @@
-"""The languages that kernels of a candidate are written in. A new one is an entry here and notes in ``agent/knowledge/notes``."""
+"""Languages of a candidate's kernels. To add one, add an entry here and notes in ``agent/knowledge/notes``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Language:
     """One language.
 
     Attributes:
-        name: in prompts and on pages.
-        key: in the front matter of notes.
-        pattern: found in every candidate that uses it.
+        name: shown in prompts and on pages.
+        key: used in the front matter of notes.
+        pattern: regular expression that matches every candidate in this language.
         devices: where it runs, "cpu" or "cuda".
     """
 
@@ -23,7 +23,7 @@ class Language:
     devices: tuple[str, ...]
 
 
-#: The first one whose pattern is found counts: a CUDA extension holds C++, too.
+#: The first match wins: a CUDA extension also contains C++.
 LANGUAGES = (
     Language("CUDA C++", "cuda", r"__global__|cuda_sources", ("cuda",)),
     Language("Triton", "triton", r"@triton\.(jit|autotune)", ("cuda",)),
@@ -32,5 +32,5 @@ LANGUAGES = (
 
 
 def language_of(source: str) -> Language | None:
-    """The language of a candidate's kernels; None where it uses PyTorch's operations alone."""
+    """The language of a candidate's kernels; None if it uses only PyTorch operations."""
     return next((one for one in LANGUAGES if re.search(one.pattern, source)), None)

@@ -1,4 +1,4 @@
-"""What is sent to a model and what comes back. Replies are untrusted text: they are parsed, stored and judged, never run."""
+"""Messages sent to a model and its replies. Replies are untrusted text: parsed, stored and judged, never run here."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class Message:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model answered.
+    """A model's answer.
 
     Attributes:
         text: the answer; may be empty.
-        finish: "stop", "length" (cut off at the token limit), "too_long" (cut off by us), "refusal", another of
-            the protocol's words, or "other".
+        finish: "stop", "length" (cut off at the token limit), "too_long" (cut off by us), "refusal", another finish
+            reason of the protocol, or "other".
         prompt_tokens: tokens of the request.
-        completion_tokens: tokens of the answer, reasoning included.
-        estimated: True when the server reported no usage and the tokens are a guess from the length.
-        model: the name the server gives the model.
-        elapsed_s: seconds from request to answer, retries included.
-        retries: how often the request was sent again because the server was busy or out of order.
+        completion_tokens: tokens of the answer, including reasoning.
+        estimated: True if the server reported no usage and the token counts are estimated from the text length.
+        model: the model name that the server reports.
+        elapsed_s: seconds from request to answer, including retries.
+        retries: how often the request was resent because the server was busy or failing.
     """
 
     text: str
@@ -43,5 +43,5 @@ _FINISHES = frozenset({"stop", "length", "content_filter", "tool_calls", "functi
 
 
 def finish_of(word: object) -> str:
-    """The server's word for how an answer ended, from a closed list: it is stored and shown."""
+    """Map the server's finish reason to a closed list, because it is stored and shown."""
     return "stop" if not word else str(word) if isinstance(word, str) and word in _FINISHES else "other"

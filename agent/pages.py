@@ -1,4 +1,4 @@
-"""The Jinja environment of every HTML page and report. What is shown may come from strangers, so that all of it is escaped."""
+"""The Jinja environment of all HTML pages and reports. It escapes every value, since values may be untrusted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def environment(
     """An environment that escapes every value.
 
     Args:
-        folder: of the templates.
-        filters: further filters, by name.
-        strict: whether a name that is not there raises UndefinedError; else it is empty, as fields of a verdict may be missing.
+        folder: template folder.
+        filters: additional filters, by name.
+        strict: whether an undefined name raises UndefinedError; else it renders empty, since a verdict may lack fields.
     """
     made = Environment(
         loader=FileSystemLoader(folder),

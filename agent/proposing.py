@@ -1,4 +1,4 @@
-"""What a proposer is given and what it must offer."""
+"""The interface of proposers and the context that they receive."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProposalContext:
-    """Everything a proposer may look at.
+    """Everything a proposer may read or use.
 
     Attributes:
         task: the reference; text only, never imported here.
-        description: what `Referee.describe` said of it (dims, inputs, the visible shapes).
+        description: the result of `Referee.describe` (dims, inputs, the visible shapes).
         device: "cpu" or "cuda".
-        referee: for running tool programs (`run_tool`) in the sandbox. Judging is the job's business.
+        referee: for running tool programs (`run_tool`) in the sandbox. The job, not the proposer, judges candidates.
         store: for steps that must not be paid for twice, and for reading verdicts of earlier candidates.
-        may_go_on: whether the job still wants candidates; asked by a proposer that waits for something. Raises JobStopped
-            when the job was cancelled.
-        background: technique notes and what earlier jobs taught, for prompts; None leaves them out.
-        ledger: the caps that the job's models share; None where one proposer alone asks.
-        others_wait: whether there is something else to do for the job while a proposer waits, see `Asks`.
+        may_go_on: whether the job still accepts candidates; a waiting proposer polls it. Raises JobStopped if the job
+            was cancelled.
+        background: technique notes and lessons of earlier jobs, for prompts; None omits them.
+        ledger: the caps that all models of the job share; None if only one proposer sends requests.
+        others_wait: whether the job has other work while a proposer waits, see `Asks`.
     """
 
     task: TaskSource
@@ -47,10 +47,10 @@ class ProposalContext:
 class Proposer(Protocol):
     """A source of candidates.
 
-    `propose` is a generator: the job judges each candidate before it asks for the next one, so a proposer may read
-    the verdict of what it just yielded from `context.store` and react to it. It must be repeatable: on resume it is
-    started from the beginning, and a candidate with a known sha256 costs nothing. A proposer that raises loses only
-    itself; the job records the error and goes on with the others.
+    `propose` is a generator: the job judges each candidate before it requests the next one, so a proposer can read
+    the verdict of its last candidate from `context.store` and react to it. It must be repeatable: a resumed job runs it
+    from the beginning, and a candidate with a known sha256 costs nothing. If a proposer raises, the job records the
+    error and continues with the others.
     """
 
     origin: str
@@ -62,8 +62,8 @@ class Proposer(Protocol):
 
 @runtime_checkable
 class Asks(Proposer, Protocol):
-    """A proposer that waits for answers: it offers None, instead of waiting, while others have something to do."""
+    """A proposer that waits for model answers: it yields None instead of blocking while other proposers have work."""
 
     def offers(self, context: ProposalContext) -> Iterator[Candidate | None]:
-        """As `propose`; the first thing it does is to send its requests, and then it offers None while `others_wait`."""
+        """Like `propose`, but sends its requests first and yields None instead of blocking while `others_wait`."""
         ...

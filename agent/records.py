@@ -1,11 +1,11 @@
-"""What a job has asked, been answered and drawn: enough to go on after a kill, and to replay it without any model.
+"""Records a job's requests, answers and draws, to resume it after a kill or replay it without a model.
 
-    <request>/sent/1, /sent/2 ...   written before a request is sent: the prompt, the model, what was reserved
-    <request>                       written when it was answered, or failed for good
-    drawn/llm/<name>                a random draw, or an observation of the changing world that a prompt was made from
+    <request>/sent/1, /sent/2 ...   written before a request is sent: the prompt, the model, the reservation
+    <request>                       written when the request is answered or fails permanently
+    drawn/llm/<name>                a random draw, or mutable state that a prompt was built from
 
-A request that was sent and has no answer was in flight when the process was killed. It is asked again and counted in full,
-because it may have been billed; the same `Idempotency-Key` goes with it for servers that heed one.
+A request that was sent but has no answer was in flight when the process was killed. It is resent, and the lost try counts
+in full because it may have been billed. Both carry the same `Idempotency-Key`, for servers that support it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agent.redaction import known_secrets, redact_json
 from agent.store import JobStore
 
 ASKED_STEPS = "asked/"
-"""Steps that say, by origin, that a model was asked at all."""
+"""Prefix of the steps that record, by origin, that a model was asked."""
 _SENT = re.compile(r"(?P<request>.+)/sent/(?P<number>\d+)")
 
 
@@ -33,7 +33,7 @@ class Records:
 
     Args:
         store: the job's memory.
-        prefix: names of requests begin with it, so that they are found again ("llm/").
+        prefix: common prefix of the request names, used to find them again ("llm/").
     """
 
     def __init__(self, store: JobStore, prefix: str = "llm/") -> None:
@@ -41,16 +41,16 @@ class Records:
         self.prefix = prefix
 
     def recall(self, name: str, make: Callable[[], Any]) -> Any:
-        """What `make` returned the first time that this name was asked for; a JSON value that is not None.
+        """Return the value that `make` returned on the first call with this name; a JSON value other than None.
 
-        Every random draw goes through here, and everything that a prompt takes from what may have changed by the
-        time of a replay (which candidates were known, which was the best).
+        Every random draw goes through here, and so does every prompt input that may have changed by the time of a
+        replay (the known candidates, the best one).
         """
         step = f"drawn/{self.prefix}{name}"
         known = self._store.step(step)
         if known is None:
             self._store.finish_step(step, make())
-            known = self._store.step(step)  # the first value of a name wins, also over what was just made
+            known = self._store.step(step)  # the first stored value wins, even over the one just made
         return known
 
     def sending(
@@ -61,9 +61,9 @@ class Records:
         reservation: Reservation,
         prompts_sha256: str,
     ) -> None:
-        """Note that a request is about to be sent, before it is.
+        """Record a request before it is sent.
 
-        Secrets of this process are masked once more in whatever is stored here.
+        Masks this process's secrets in the record again.
         """
         tries = 0
         while self._store.step(f"{request}/sent/{tries + 1}") is not None:
@@ -79,7 +79,7 @@ class Records:
         self._store.finish_step(f"{request}/sent/{tries + 1}", redact_json(value, known_secrets()))
 
     def answered(self, request: str, model: str, outcome: Reply | ProviderError, cost: Cost) -> None:
-        """Note how a request ended."""
+        """Record the outcome of a request."""
         if isinstance(outcome, Reply):
             ended: dict[str, Any] = {"reply": asdict(outcome)}
         else:
@@ -88,7 +88,7 @@ class Records:
         self._store.finish_step(request, value)
 
     def outcome(self, request: str) -> Reply | ProviderError | None:
-        """How a request ended, or None when it has not been answered."""
+        """The outcome of a request, or None if it has no answer yet."""
         value = self._store.step(request)
         if value is None:
             return None
@@ -101,12 +101,12 @@ class Records:
             raise StoreCorrupt(f"the record of {request} is not one of a request: {error}") from error
 
     def cost(self, request: str) -> Cost:
-        """What an answered request cost; nothing when there is no answer."""
+        """The cost of an answered request; zero if it has no answer."""
         value = self._store.step(request)
         return Cost(**value["cost"]) if isinstance(value, dict) and "cost" in value else Cost()
 
     def prompt(self, request: str) -> dict[str, Any] | None:
-        """What was sent first for a request: "model", "messages", "messages_sha256", "prompts_sha256"."""
+        """The record of a request's first try: "model", "messages", "messages_sha256", "prompts_sha256" and more."""
         value = self._store.step(f"{request}/sent/1")
         return value if isinstance(value, dict) else None
 
@@ -116,13 +116,13 @@ class Records:
         return sorted({match["request"] for match in found if match})
 
     def spent(self) -> Cost:
-        """What the requests with this prefix have cost: answered ones as settled, unanswered ones as reserved."""
+        """Total cost of the requests with this prefix: answered tries as settled, lost tries as reserved."""
         costs = [cost for request in self.requests() for cost in self.lost(request).values()]
         answered = (self.cost(request) for request in self.requests())
         return sum(answered, sum(costs, Cost()))
 
     def lost(self, request: str) -> dict[int, Cost]:
-        """Tries at a request that were in flight at a kill, by number, with what they had reserved."""
+        """Reserved costs, by try number, of the tries that were in flight when the process was killed."""
         tries = (
             (int(match["number"]), value["reserved"])
             for name, value in self._store.steps(f"{request}/sent/").items()
@@ -130,11 +130,11 @@ class Records:
         )
         found = dict(sorted(tries, key=lambda one: one[0]))
         if found and self._store.step(request) is not None:
-            found.popitem()  # the last try is the one that was answered
+            found.popitem()  # the last try was answered
         return {number: Cost(**reserved) for number, reserved in found.items()}
 
 
 def messages_sha256(messages: Sequence[Message]) -> str:
-    """Hex digest of a conversation: two prompts are the same byte for byte when it is."""
+    """Hex digest of a conversation; equal digests mean byte-identical prompts."""
     text = json.dumps([[message.role, message.content] for message in messages], ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()

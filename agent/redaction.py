@@ -1,8 +1,8 @@
-"""Keeps keys out of whatever is stored, shown, logged or sent to a model.
+"""Masks secrets in all text that is stored, shown, logged or sent to a model.
 
-Keys are known by value: whatever the process's environment holds under a name that says so. A text is searched for each
-value as it is, as base64 and percent-encoded. Patterns that merely look like keys are not replaced in a model's answers,
-since that would change a candidate's source.
+Secrets are known by value: the values of environment variables whose names mark them as secret. `redact` replaces each
+value in plain, base64 and percent-encoded form. It does not replace strings that merely look like keys, since that would
+change a candidate's source.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MASK = "***"
 _NAMES = re.compile(
     r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:$|_)", re.IGNORECASE
 )
-_LEAST_CHARACTERS = 8  # a shorter value would be found everywhere
+_LEAST_CHARACTERS = 8  # a shorter value would match ordinary text
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
-# Forms by which providers make their keys recognizable, and headers that carry any.
+# Key formats of well-known providers, and headers and URLs that carry credentials.
 _KEY_FORMS = re.compile(
     r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"
     r"|\bhf_[A-Za-z0-9]{20,}"
@@ -34,17 +34,17 @@ _KEY_FORMS = re.compile(
     r"|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{6,}"
     r"|://[^\s/:@\"']+:[^\s/@\"']+@"
 )
-_LEAST_FOUND_CHARACTERS = 6  # a shorter value would be found by chance
+_LEAST_FOUND_CHARACTERS = 6  # a shorter value would match by chance
 
 
 def known_secrets(more: Iterable[str] = ()) -> tuple[str, ...]:
-    """Values of this process's environment that are secret by their names, and `more`; longest first."""
+    """Values of environment variables with secret names, plus `more`; at least 8 characters each, longest first."""
     values = {value for name, value in os.environ.items() if _NAMES.search(name)} | set(more)
     return tuple(sorted((one for one in values if len(one) >= _LEAST_CHARACTERS), key=len, reverse=True))
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a program that needs no key: without the variables whose names say that they hold one."""
+    """The environment without variables that hold secrets by their names, for programs that need no key."""
     return {name: value for name, value in environment.items() if not _NAMES.search(name)}
 
 
@@ -60,13 +60,13 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 
 def redact_message(text: str, secrets: Iterable[str]) -> str:
-    """`redact` for messages of errors, which may also hold headers and addresses with a password in them."""
+    """`redact` for error messages, which may also contain headers and URLs with a password."""
     text = _IN_ADDRESS.sub(f"{MASK}@", redact(text, secrets))
     return _BEARER.sub(rf"\1 {MASK}", text)
 
 
 class RedactingFilter(logging.Filter):
-    """A filter for log handlers that masks secrets in the finished message and in a traceback's text."""
+    """Log handler filter that masks secrets in the formatted message and the traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter.filter`; never drops a record."""
@@ -79,7 +79,7 @@ class RedactingFilter(logging.Filter):
 
 
 def mask_logs(logger: logging.Logger | None = None) -> None:
-    """Masks secrets in whatever the handlers of a logger write; of the root logger, and of logging without any, by default."""
+    """Mask secrets in all output of a logger's handlers; by default the root logger's, or logging's last-resort handler."""
     handlers = (logger or logging.getLogger()).handlers
     if not handlers and logging.lastResort is not None:
         handlers = [logging.lastResort]
@@ -89,7 +89,7 @@ def mask_logs(logger: logging.Logger | None = None) -> None:
 
 
 def redact_json(value: Any, secrets: Iterable[str]) -> Any:
-    """`redact` on every text inside a JSON value."""
+    """Apply `redact` to every string value inside a JSON value; keys stay."""
     kept = tuple(secrets)
     if isinstance(value, str):
         return redact(value, kept)
@@ -101,7 +101,7 @@ def redact_json(value: Any, secrets: Iterable[str]) -> Any:
 
 
 def holds_secret(text: str, known: Collection[str] = ()) -> bool:
-    """Whether text holds one of the `known` secrets or something that has the form of a key."""
+    """Whether text contains one of the `known` secrets or a string formatted like a key."""
     return _KEY_FORMS.search(text) is not None or any(
         len(value) >= _LEAST_FOUND_CHARACTERS and value in text for value in known
     )

@@ -1,10 +1,10 @@
-"""Whose turn it is to propose: models are asked first, and their answers judged as they arrive; cheap proposers come meanwhile.
+"""Schedules the proposers: sends model requests first, runs cheap proposers meanwhile and judges answers as they arrive.
 
-    ask every model -> library, compiler (between any two candidates one answer of each model) -> the other answers
-    -> whoever had to stop before its end -> what finishes a search
+    ask every model -> library, compiler (between two candidates, one answer of each model) -> remaining answers
+    -> proposers whose time share ran out -> finishing proposers
 
-A budget in seconds is divided: each proposer has at most its even share of what is left when its turn begins, so that the ones
-after it keep theirs. What then is left over goes to those that had to stop.
+A budget in seconds is divided evenly: when a turn begins, the proposer gets at most an equal share of the remaining time,
+which protects the shares of later proposers. Leftover time goes to the proposers that were cut off.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from evaluator.errors import is_disk_trouble
 
 _log = logging.getLogger(__name__)
 FINISHING = "finishing"
-"""Origin of the proposer that works on what the others brought."""
+"""Origin of the proposer that refines the candidates of the others."""
 _END: Any = object()
 
 
@@ -46,11 +46,11 @@ class Schedule:
     """The turns of a job's proposers.
 
     Args:
-        store: of the job; a proposer that came to its end in an earlier attempt has no turn.
-        proposers: all of the job's.
-        context: for the proposers; here it learns when others wait.
-        judge: judges a candidate; False when the budget does not allow it.
-        seconds_left: of the budget; None without a limit.
+        store: the job's store; a proposer that finished in an earlier attempt gets no turn.
+        proposers: all proposers of the job.
+        context: makes the proposers' context from their `others_wait` callback.
+        judge: judges a candidate; returns False if the budget does not allow it.
+        seconds_left: remaining time budget; None without a limit.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Schedule:
 
     @property
     def models(self) -> bool:
-        """Whether a model is to be asked."""
+        """Whether any proposer will ask a model."""
         return bool(self._asking)
 
     def ask(self) -> None:
-        """Send the first requests to all models, before anything is judged."""
+        """Send the first requests to all models before any judging."""
         try:
             for turn in self._asking:
                 self._advance(turn)
@@ -86,10 +86,10 @@ class Schedule:
             return
 
     def run(self) -> None:
-        """All turns, to the end or until the budget is spent.
+        """Run all turns until they end or the budget is spent.
 
         Raises:
-            AnswersAwaited: a model's answers come by batch and are not there yet.
+            AnswersAwaited: a model's batch has no answers yet.
             JobStopped: the job was asked to stop.
         """
         self._begun = True
@@ -108,13 +108,13 @@ class Schedule:
             return
 
     def close(self) -> None:
-        """End what is under way."""
+        """Close all running generators."""
         for turn in self._turns:
             if isinstance(turn.offers, Generator):
                 turn.offers.close()
 
     def _have_turn(self, turn: _Turn) -> None:
-        """Take candidates of one proposer until its end or that of its share; between them answers of models."""
+        """Take one proposer's candidates until it ends or its time share runs out, interleaved with model answers."""
         left_s = self._seconds_left()
         waiting = [one for one in (*self._making, *self._asking) if not one.ended]
         until_s = None if left_s is None else time.monotonic() + left_s / len(waiting)
@@ -124,11 +124,11 @@ class Schedule:
             for model in self._asking:
                 if not model.ended:
                     self._advance(model)
-            if until_s is not None:  # that was of the models' own shares
+            if until_s is not None:  # this time counts against the models' own shares
                 until_s += time.monotonic() - began_s
 
     def _others_wait(self) -> bool:
-        """Whether there is something else to do for a proposer that would wait."""
+        """Whether the job has other work, which tells a waiting proposer to yield."""
         return not self._begun or bool(self._making)
 
     def _turn(self, proposer: Proposer) -> _Turn:
@@ -136,10 +136,10 @@ class Schedule:
         return _Turn(proposer, iter(offers(self._context)))
 
     def _advance(self, turn: _Turn) -> None:
-        """Take the next thing that a proposer offers, and judge it.
+        """Take a proposer's next offer and judge it.
 
         Raises:
-            Spent: it may not be judged, or nothing more after it; the turn has not ended: with a larger budget it would go on.
+            Spent: the budget allows no more candidates. The turn has not ended: with a larger budget it would continue.
         """
         if not self._context.may_go_on():
             raise Spent
@@ -150,11 +150,11 @@ class Schedule:
         try:
             candidate = next(turn.offers, _END)
         except (AnswersAwaited, JobStopped):
-            raise  # not the proposer's end: it goes on when the job is run again
+            raise  # the proposer has not ended: it continues when the job is run again
         except Exception as error:
             if is_disk_trouble(error):
-                raise  # the job is run again when there is room
-            raise_if_stopped(self._store)  # a cancelled job's referee is killed under its proposer
+                raise  # the job can be run again once the disk has room
+            raise_if_stopped(self._store)  # a cancelled job's referee dies while the proposer uses it
             _log.warning("proposer %s failed", origin, exc_info=error)
             text = redact_message(f"{type(error).__name__}: {error}", known_secrets())[:2000]
             self._store.event("proposer.failed", {"origin": origin, "reason": text})

@@ -1,4 +1,4 @@
-"""How a job searches, as a field of its spec: plain data."""
+"""Search settings of a job, a field of its spec: plain data."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ class Strategy:
     """Settings of the search that follows the first attempts.
 
     Attributes:
-        rounds: at most so many rounds; 0 leaves it at the first attempts and their one follow-up.
-        beam: how many candidates a round goes on from, 1 to 4.
-        branches: how many different changes are asked for from each of them.
-        critic: a separate short request names one bottleneck and one change before any code is asked for.
-        plan: a separate request writes the change down step by step before any code is asked for.
-        patience: rounds without a gain of 2 % after which the search ends.
-        tune: whether `TUNABLES` of accepted candidates are tuned by machine.
-        tune_variants: how many settings are tried at most.
-        ablate: whether the changes of the winner are undone one at a time, each a candidate that is judged.
-        ablate_changes: how many of them at most.
-        timings: how often a candidate is timed at a further validation shape, all together, before the choice.
-        seed: where random draws begin; None draws one and stores it.
+        rounds: maximum number of rounds; 0 stops after the first attempts and their one follow-up.
+        beam: number of parent candidates per round, 1 to 4.
+        branches: number of different changes requested for each parent.
+        critic: whether a separate short request names one bottleneck and one change before the code request.
+        plan: whether a separate request writes the change down step by step before the code request.
+        patience: the search ends after this many rounds without a gain of 2 %.
+        tune: whether to autotune the `TUNABLES` of accepted candidates.
+        tune_variants: maximum number of settings to try.
+        ablate: whether to revert the winner's changes one at a time and judge each result as a candidate.
+        ablate_changes: maximum number of changes to revert.
+        timings: total number of extra timings of candidates at further validation shapes before the final choice.
+        seed: seed of all random draws; None draws one and stores it.
 
     Raises:
-        ValueError: if a number is out of its range.
+        ValueError: if a number is out of range.
     """
 
     rounds: int = 0

@@ -1,4 +1,4 @@
-"""The application: routes, pages, guard, and the threads that live as long as it does."""
+"""The application: routes, pages, middleware, and the threads that run as long as it does."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ Requests carry a key, `Authorization: Bearer kw_...`; what one user makes, no ot
 its own machine alone."""
 
 
-# For the OpenAPI document alone: `Authentication` checks keys, before a route is looked for.
+# Only for the OpenAPI document: `Authentication` checks keys before routing.
 _BEARER = HTTPBearer(auto_error=False, description="a key, `kw_...`; docs/keys.md")
 
 
 class Application(FastAPI):
-    """FastAPI with middleware around all of its own layers, whose errors would be answered in plain text."""
+    """FastAPI with our middleware outside all of its own layers, which would answer some errors in plain text."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        """From the outside: logs and metrics, checks of host and origin, authentication, compression, FastAPI's own layers."""
+        """Build the layers, outermost first: logs and metrics, host checks, authentication, compression, FastAPI."""
         settings: Settings = self.state.settings
         app: ASGIApp = Compression(super().build_middleware_stack())
         app = Authentication(app, self.state.database, settings)
@@ -63,15 +63,15 @@ class Application(FastAPI):
         return Observed(app, self.state.metrics.http)
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document, with what answers before a route does."""
+        """Return the OpenAPI document, including the responses of middleware."""
         return contract.completed(super().openapi())
 
 
 def create_app(settings: Settings | None = None, *, with_worker: bool = False) -> FastAPI:
-    """Make the application.
+    """Create the application.
 
     Args:
-        settings: read from the environment by default.
+        settings: the settings; by default read from the environment.
         with_worker: also run a worker for this machine's device in a thread of this process.
     """
     settings = settings or get_settings()

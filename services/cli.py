@@ -27,7 +27,7 @@ from services.commands.serve import serve
 from services.commands.verify import verify
 from services.commands.worker import worker
 
-#: Commands under their headings, in the order of `--help`; the three that a newcomer needs stand first.
+#: Commands by heading, in the order of `--help`; the three that a new user needs come first.
 _GROUPS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
     "Begin": {"doctor": doctor, "optimize": optimize, "serve": serve},
     "Judge": {
@@ -53,7 +53,7 @@ _GROUPS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
 
 
 class _Grouped(TyperGroup):
-    """Lists commands under headings."""
+    """Group that lists commands under headings."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         longest = max(map(len, self.commands))
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def _commands() -> None:
-    """Runs a command; a database that does not answer is its user's to start."""
+    """Run a command; report storage trouble or an unavailable database in one sentence, with exit status 1."""
     try:
         app()
     except Exception as error:

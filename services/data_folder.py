@@ -1,4 +1,4 @@
-"""The data folder is its owner's alone: it holds people's sources, bundles, and the digests of their keys."""
+"""Keeps the data folder private to its owner: it holds users' sources, bundles, and key digests."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from services.errors import ServiceError
 
 _PRIVATE = 0o700
 _OTHERS = 0o077
-#: What only a data folder of ours has.
+#: Names that identify a folder as one of our data folders.
 _OURS = ("kernelwright.db", "bench")
 
 
 class DataFolderOpen(ServiceError):
-    """Others of this machine could read, or change, what is kept."""
+    """The data folder cannot be used, or other users of this machine could read or change its contents."""
 
 
 def make_private(folder: Path) -> str | None:
-    """Makes the folder, or checks that nobody else can look into the one that is there.
+    """Create the data folder, or check that other users cannot access an existing one.
 
-    One that was made by an earlier version, or is empty, is closed; any other may be somebody's for another purpose, and is left
-    as it is.
+    If an existing folder is open but is empty or comes from an earlier version, its mode is set to 0700. Any other open folder
+    may serve another purpose and is not changed.
 
     Returns:
-        A sentence for the log where something was changed.
+        A sentence for the log if the mode was changed, else None.
 
     Raises:
-        DataFolderOpen: with what to do about it.
+        DataFolderOpen: the folder cannot be used, belongs to another user, or is open; the message says what to do.
     """
     folder = folder.expanduser().resolve()
     try:

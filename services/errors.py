@@ -1,12 +1,12 @@
-"""What can go wrong between a request and a job.
+"""Errors between a request and a job.
 
 ServiceError
 ├── NotFound        no such job, candidate, evaluation or bundle          (404)
 ├── NotReady        it exists but is not finished                         (409)
 ├── Conflict        the same idempotency key with another body            (409)
-├── Forbidden       this caller may not do that                            (403)
-├── QuotaExceeded   the user has used what it may use                      (429, says how much and until when)
-├── Refused         a well-formed request that asks for what we lack      (422, names the fields)
+├── Forbidden       this caller may not do that                           (403)
+├── QuotaExceeded   the user's quota is used up                           (429, with usage and reset time)
+├── Refused         a well-formed request for something unsupported       (422, names the fields)
 └── LeaseLost       another worker owns the row now; stop writing to it   (never leaves a worker)
 """
 
@@ -18,15 +18,15 @@ from datetime import datetime
 
 
 class ServiceError(Exception):
-    """Base of everything this package raises on purpose; `str()` is a sentence for people."""
+    """Base of all errors that this package raises on purpose; `str()` is a sentence for people."""
 
 
 class NotFound(ServiceError):
-    """The thing asked for does not exist."""
+    """The requested object does not exist."""
 
 
 class NotReady(ServiceError):
-    """The thing asked for exists but has not been made yet."""
+    """The requested object is not available, or not yet."""
 
 
 class Conflict(ServiceError):
@@ -34,18 +34,18 @@ class Conflict(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """Whoever asks is known, and may not do this."""
+    """The caller is known but may not do this."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """How far a quota is used.
+    """Usage against one quota.
 
     Attributes:
         quota: its name, as in `services.users.quotas.Quotas`.
-        limit: how much may be used.
-        used: how much is.
-        resets_at: when the count begins anew; None where something must end first.
+        limit: the limit.
+        used: the amount used.
+        resets_at: when the count resets; None if a running or waiting job must end first.
     """
 
     quota: str
@@ -55,11 +55,11 @@ class Spent:
 
 
 class QuotaExceeded(ServiceError):
-    """A request that would go beyond what its user may use.
+    """The request would exceed a quota of its user.
 
     Args:
         message: one sentence.
-        spent: the quota in question.
+        spent: the quota and its usage.
     """
 
     def __init__(self, message: str, spent: Spent) -> None:
@@ -76,10 +76,10 @@ class FieldError:
 
 
 class Refused(ServiceError):
-    """A request that is well formed but cannot be served.
+    """The request is well formed but cannot be served.
 
     Args:
-        errors: the fields at fault.
+        errors: the invalid fields.
     """
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
@@ -88,4 +88,4 @@ class Refused(ServiceError):
 
 
 class LeaseLost(ServiceError):
-    """The lease on a row ran out or was taken away, so this worker's results are no longer wanted."""
+    """The lease on a row expired or was revoked; this worker must discard its results."""

@@ -1,34 +1,34 @@
-"""Settings, all from environment variables that start with `KERNELWRIGHT_`; with none set everything runs on one machine.
+"""Settings, read from environment variables with the prefix `KERNELWRIGHT_`; the defaults run everything on one machine.
 
 | variable | default | meaning |
 | --- | --- | --- |
-| `KERNELWRIGHT_DATA_DIR` | `$XDG_DATA_HOME/kernelwright` or `~/.local/share/kernelwright` | database, bundles, caches; its owner alone may look into it (mode 0700), or nothing starts |
+| `KERNELWRIGHT_DATA_DIR` | `$XDG_DATA_HOME/kernelwright` or `~/.local/share/kernelwright` | database, bundles, caches; must be private to its owner (mode 0700), or nothing starts |
 | `KERNELWRIGHT_RUNS_DIR` | `runs` in the data folder | folders of fine-tuning runs, for the page `/ui/runs` |
 | `KERNELWRIGHT_DATABASE_URL` | SQLite in the data folder | `postgresql+psycopg://...` for many machines |
 | `KERNELWRIGHT_BROKER_URL` | `memory://` (inside `kernelwright serve`) | `redis://...` for many machines |
-| `KERNELWRIGHT_DEVICE` | `cuda` with an NVIDIA GPU and a torch for it, else `cpu` | device of this machine's worker, and of a job that names none |
+| `KERNELWRIGHT_DEVICE` | `cuda` with an NVIDIA GPU and a torch for it, else `cpu` | device of this machine's worker, and of jobs that name none |
 | `KERNELWRIGHT_MINIMUM_TIER` | `landlock` | weakest sandbox that may run a candidate |
 | `KERNELWRIGHT_LLM_BASE_URL`, `_LLM_API_KEY`, `_LLM_MODEL` | unset | any OpenAI-compatible server |
-| `KERNELWRIGHT_LLM_PRICES` | unset | JSON: US dollars per million tokens in and out by model, `{"m-1": [2.5, 10]}` |
-| `KERNELWRIGHT_GPU_PRICES` | unset | JSON: US dollars per hour by a device's name as its driver gives it, `{"NVIDIA H200": 3}`; for `kernelwright cost` |
-| `KERNELWRIGHT_ENERGY_PRICE` | unset | US dollars per kilowatt-hour, where electricity is paid apart; for `kernelwright cost` |
-| `KERNELWRIGHT_POLICY` | unset | our fine-tuned model: a checkpoint's folder, or its name at `KERNELWRIGHT_POLICY_BASE_URL` |
-| `KERNELWRIGHT_POLICY_BASE_URL`, `_POLICY_API_KEY` | unset | an OpenAI-compatible server that serves that model, for example vLLM |
+| `KERNELWRIGHT_LLM_PRICES` | unset | JSON: US dollars per million input and output tokens by model, `{"m-1": [2.5, 10]}` |
+| `KERNELWRIGHT_GPU_PRICES` | unset | JSON: US dollars per hour by device name as its driver reports it, `{"NVIDIA H200": 3}`; for `kernelwright cost` |
+| `KERNELWRIGHT_ENERGY_PRICE` | unset | US dollars per kilowatt-hour, if electricity is billed separately; for `kernelwright cost` |
+| `KERNELWRIGHT_POLICY` | unset | our fine-tuned model: a checkpoint folder, or its name at `KERNELWRIGHT_POLICY_BASE_URL` |
+| `KERNELWRIGHT_POLICY_BASE_URL`, `_POLICY_API_KEY` | unset | an OpenAI-compatible server for that model, for example vLLM |
 | `KERNELWRIGHT_MAX_BODY_BYTES` | 1000000 | larger request bodies get 413 |
-| `KERNELWRIGHT_HEAD_SECONDS`, `_BODY_SECONDS` | 10, 60 | a connection on which no request's head comes for so long is closed; a body that takes longer gets 408 |
-| `KERNELWRIGHT_ANSWER_SECONDS` | 60 | a client that takes nothing of its answer for so long is disconnected |
-| `KERNELWRIGHT_STREAMS_PER_KEY` | 600 | event streams open at a time of one key (without keys: of one address) |
-| `KERNELWRIGHT_ALLOWED_HOSTS` | unset | JSON list of names by which browsers may call this service |
-| `KERNELWRIGHT_RATE_LIMIT` | `6000/minute` | requests of one key (without keys: of one address); several with `;` between them |
-| `KERNELWRIGHT_RATE_LIMIT_WITHOUT_KEY` | `120/minute` | requests of one address with no valid key, once there are keys |
+| `KERNELWRIGHT_HEAD_SECONDS`, `_BODY_SECONDS` | 10, 60 | a connection is closed if a request head takes longer; a body that takes longer gets 408 |
+| `KERNELWRIGHT_ANSWER_SECONDS` | 60 | a client that receives no response data for this long is disconnected |
+| `KERNELWRIGHT_STREAMS_PER_KEY` | 600 | concurrent event streams per key (without keys: per address) |
+| `KERNELWRIGHT_ALLOWED_HOSTS` | unset | JSON list of host names that browsers may use for this service |
+| `KERNELWRIGHT_RATE_LIMIT` | `6000/minute` | requests per key (without keys: per address); separate several limits with `;` |
+| `KERNELWRIGHT_RATE_LIMIT_WITHOUT_KEY` | `120/minute` | requests per address without a valid key, once keys exist |
 | `KERNELWRIGHT_LEASE_SECONDS` | 15 | a worker silent for this long loses its job |
-| `KERNELWRIGHT_MAX_ATTEMPTS` | 3 | attempts that end in a fault, without any stored progress, before a job is failed |
-| `KERNELWRIGHT_MAX_LOST_WORKERS` | 10 | the same for attempts whose worker died, or that a database cut off which answered otherwise: that is rarely the job's fault, and must not go on for ever |
-| `KERNELWRIGHT_AUDIT_DAYS` | 365 | entries of the audit log older than this are deleted, which is logged; 0 keeps all |
-| `KERNELWRIGHT_LOG_FORMAT` | `text` | `json`: one JSON object a line, for a collector |
-| `KERNELWRIGHT_ONE_USER` | `false` | what a job learns may reach any other of the same user, or without keys any other (`services/memory`) |
+| `KERNELWRIGHT_MAX_ATTEMPTS` | 3 | attempts that end in an internal fault, without stored progress, before the job fails |
+| `KERNELWRIGHT_MAX_LOST_WORKERS` | 10 | the same for attempts that ended because the worker died, or because the database cut them off while it answered other queries: rarely the job's fault, but must end eventually |
+| `KERNELWRIGHT_AUDIT_DAYS` | 365 | older audit log entries are deleted, and the deletion is logged; 0 keeps all |
+| `KERNELWRIGHT_LOG_FORMAT` | `text` | `json`: one JSON object per line, for a log collector |
+| `KERNELWRIGHT_ONE_USER` | `false` | whether lessons of a job are shared with all jobs of the same user, or without keys with all jobs (`services/memory`) |
 
-In a container a value may also be a file, for example `/run/secrets/kernelwright_llm_api_key`.
+In a container a value may also come from a file, for example `/run/secrets/kernelwright_llm_api_key`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Settings(BaseSettings):
     @field_validator("llm_base_url", "policy_base_url")
     @classmethod
     def _no_secret_in_address(cls, value: str | None) -> str | None:
-        """A job's request holds the address and is shown; a password in it would be shown too."""
+        """Reject a password in the URL: a job's request contains the URL and is shown to users."""
         if value and (urlsplit(value).username or urlsplit(value).password or urlsplit(value).query):
             raise ValueError(
                 "holds a user, a password or a query; give a key in KERNELWRIGHT_LLM_API_KEY instead"
@@ -114,7 +114,7 @@ class Settings(BaseSettings):
     @field_validator("llm_base_url", "llm_api_key", "llm_model", "policy_api_key", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
-        """A secret's file is empty where compose has nothing to put into it; `env_ignore_empty` knows variables only."""
+        """Treat an empty value as unset: compose writes empty secret files, and `env_ignore_empty` covers only variables."""
         return None if value in ("", None) else value
 
     @property
@@ -124,20 +124,20 @@ class Settings(BaseSettings):
 
     @property
     def runs(self) -> Path:
-        """Where fine-tuning runs lie; it need not exist."""
+        """The folder of fine-tuning runs; it need not exist."""
         return (self.runs_dir or self.data_dir / "runs").expanduser().resolve()
 
     @property
     def embedded(self) -> bool:
-        """Whether messages stay inside this process, which must then hold the worker too."""
+        """Whether the queue lives inside this process, which must then also run the worker."""
         return self.broker_url.startswith("memory://")
 
     def job_dir(self, job_id: str) -> Path:
-        """Working folder of one job on this machine; holds nothing that the database does not."""
+        """Return the working folder of a job on this machine; it holds nothing that the database does not."""
         return self.data_dir.expanduser().resolve() / "jobs" / job_id
 
 
 @lru_cache(maxsize=1)
 def get_settings() -> Settings:
-    """The settings of this process."""
+    """Return the settings of this process."""
     return Settings()

@@ -1,5 +1,5 @@
-"""Memory across jobs: which rewrites paid and which failed, found again by what a module computes.
+"""Memory across jobs: which rewrites helped and which failed, retrieved by what a module computes.
 
-`features` describes a module, `similarity` compares two descriptions, `entries` is what is remembered and the interface of
-whatever keeps it, `lessons` makes entries out of a finished job, and `recall` fetches them once per job.
+`features` describes a module, `similarity` compares two descriptions, `entries` defines the entries and the interface of
+their storage, `lessons` makes entries from a finished job, and `recall` fetches entries once per job.
 """

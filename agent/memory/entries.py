@@ -1,8 +1,8 @@
-"""What is remembered, and the interface of what keeps it.
+"""Memory entries, and the interface of their storage.
 
-Isolation: an entry is *shared* or belongs to one owner. Shared are only entries made from tasks of the catalogue in jobs to
-which nobody added a text or a size of their own; they alone carry candidates' sources. What belongs to an owner holds
-features and sentences and reaches that owner's jobs alone. Whoever keeps entries decides by this before anything is ranked.
+Isolation: an entry is *shared* or belongs to one owner. Only entries from catalog tasks, in jobs without user-supplied text
+or sizes, are shared; only they contain candidates' sources. An owner's entries contain features and sentences, and only that
+owner's jobs see them. The storage must apply this rule before it ranks anything.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ MAX_SOURCE_CHARACTERS = 8_000
 
 @dataclass(frozen=True)
 class MemoryEntry:
-    """One thing that was learnt.
+    """One lesson.
 
     Attributes:
         kind: "faster" (a pair) or "failure".
-        sha256: of the candidate that it is about, the faster one of a pair.
-        task_name: name in the catalogue, or "" for a task that is not in it.
+        sha256: of the candidate concerned; for a pair, the faster one.
+        task_name: name in the catalog; "" for a task outside it.
         task_sha256: of the task's text.
         device: "cpu" or "cuda".
-        architecture: one of `agent.knowledge.architectures.ARCHITECTURES`, or "" where it is not known.
+        architecture: one of `agent.knowledge.architectures.ARCHITECTURES`; "" if unknown.
         features: what the task computes.
-        sentences: what to learn from it, in words of this project's own.
-        ratio: of a pair, time of the slower over that of the faster one; None of a failure.
-        slow: source of the slower candidate; "" where it is the reference or may not be kept.
-        fast: source of the faster one, or "" likewise. Of a failure the candidate that failed is `slow`.
+        sentences: the lesson, in this project's own words.
+        ratio: for a pair, the slower time divided by the faster; None for a failure.
+        slow: source of the slower candidate, or of the failed one; "" if it is the reference or may not be stored.
+        fast: source of the faster candidate; "" if it may not be stored.
 
     Raises:
-        ValueError: an unknown kind, or more text than the limits of this module allow.
+        ValueError: if the kind is unknown or the text exceeds this module's limits.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class MemoryEntry:
             raise ValueError(f"a source has more than {MAX_SOURCE_CHARACTERS} characters")
 
     def without_sources(self) -> MemoryEntry:
-        """The same with sentences alone, and without the name that somebody gave their task."""
+        """A copy without sources and without the task name, which a user may have chosen."""
         return dataclasses.replace(self, slow="", fast="", task_name="")
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class MemoryEntry:
         """The inverse of `to_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: it is no entry.
+            KeyError, TypeError, ValueError: if the data is not an entry.
         """
         parts = {
             **data,
@@ -94,7 +94,7 @@ class MemoryEntry:
 
 @dataclass(frozen=True)
 class Recalled:
-    """An entry that was found, with its similarity, 0 to 1."""
+    """A retrieved entry with its similarity, 0 to 1."""
 
     entry: MemoryEntry
     similarity: float
@@ -102,13 +102,13 @@ class Recalled:
 
 @dataclass(frozen=True)
 class Question:
-    """What a job asks memory.
+    """A job's query to memory.
 
     Attributes:
         features: of the job's task.
-        device: entries of this device only.
-        architecture: those of the same architecture come first among equals; "" where it is not known.
-        without_task: leave out entries of the task with this sha256, for measurements that must not know the answer.
+        device: return only entries for this device.
+        architecture: prefer entries for this architecture among equals; "" if unknown.
+        without_task: exclude entries of the task with this sha256, for measurements that must not see the answer.
     """
 
     features: Features
@@ -118,8 +118,8 @@ class Question:
 
 
 class Memory(Protocol):
-    """Keeps entries over jobs. What a job may see was settled when its memory was made."""
+    """Stores entries across jobs. A job's access rights are fixed when its memory object is created."""
 
     def similar(self, question: Question, limit: int) -> list[Recalled]:
-        """The most similar entries that this job may see, best first; reading fails softly with an empty list."""
+        """The most similar entries that this job may see, best first; an empty list if reading fails."""
         ...

@@ -1,4 +1,4 @@
-"""What memory knows a module by: operators, reductions, dtypes and size; never its names or its text."""
+"""Features by which memory finds a module: operators, reductions, dtypes and size; never its names or its text."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 from agent.library.match.graph import Argument, Node, Ref, Traced
 
-#: Step in which a job whose task was traced keeps its features.
+#: Step that stores the features if the job's task was traced.
 FEATURES_STEP = "memory.features"
-#: Bytes of inputs, outputs and parameters in one call, upper limits; what is larger is "huge".
+#: Upper limits on the bytes of inputs, outputs and parameters in one call; larger ones are "huge".
 SIZE_CLASSES = (
     ("tiny", 1 << 16),
     ("small", 1 << 20),
@@ -26,12 +26,12 @@ _SIZE_NAMES = tuple(name for name, _ in SIZE_CLASSES)
 _MAX_OPERATORS = 200
 _MAX_NAME_CHARACTERS = 60
 
-# Movement without arithmetic: how a module is written, not what it computes.
+# Data movement without arithmetic: it shows how a module is written, not what it computes.
 _PLUMBING = frozenset(
     "view reshape permute transpose t expand clone detach alias unsqueeze squeeze getitem contiguous to to_copy lift_fresh_copy "
     "size shape dim numel chunk split unbind flatten empty empty_like type_as float half bfloat16 register_buffer unsafe_view".split()
 )
-# One name for what graphs, functions and modules call differently.
+# Maps the different names that graphs, functions and modules use to one name.
 _ALIASES = {
     "native_layer_norm": "layer_norm",
     "native_group_norm": "group_norm",
@@ -83,15 +83,15 @@ _BYTES = {
 
 @dataclass(frozen=True)
 class Features:
-    """A module as memory sees it.
+    """A module's features.
 
     Attributes:
-        operators: how often each operator occurs in the traced graph, without movement of data ("mul", "amax", "matmul"); empty for
-            a module that was not traced.
-        written: the same as the module's text names them ("layer_norm", which the graph spells out); empty for text that names none.
+        operators: count of each operator in the traced graph, excluding data movement ("mul", "amax", "matmul"); empty if the
+            module was not traced.
+        written: count of each operator that the module's text names ("layer_norm", which the graph decomposes); may be empty.
         reductions: "reduce:AXIS" and "scan:AXIS", where AXIS is last, first, inner, several or all.
         dtypes: of inputs and outputs, without `torch.`.
-        size_class: one of `SIZE_CLASSES`, by the bytes that one usual call touches.
+        size_class: a name from `SIZE_CLASSES`, by the bytes that a typical call touches.
     """
 
     operators: Mapping[str, int] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Features:
     size_class: str = "medium"
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value, the same for equal features."""
+        """As a JSON value; equal features give equal values."""
         return {
             "operators": dict(sorted(self.operators.items())),
             "written": dict(sorted(self.written.items())),
@@ -115,8 +115,8 @@ class Features:
         """The inverse of `to_json`.
 
         Raises:
-            KeyError: a field is missing.
-            ValueError: the size class is unknown.
+            KeyError: if a field is missing.
+            ValueError: if the size class is unknown.
         """
         if data["size_class"] not in _SIZE_NAMES:
             raise ValueError(f"size class {data['size_class']!r} is unknown")
@@ -133,9 +133,9 @@ def features_of(source: str, description: Mapping[str, Any], traced: Traced | No
     """Features of a task.
 
     Args:
-        source: the task's text, which is only parsed; text that is no Python names no operators.
-        description: what `Referee.describe` said of it.
-        traced: its graph, where it was traced. Then axes come from there, else from what calls name as `dim`.
+        source: the task's text, which is only parsed; text that is not valid Python yields no operators.
+        description: the result of `Referee.describe`.
+        traced: the task's graph, if traced. Axes then come from the graph, else from the `dim` arguments of calls.
     """
     written = list(_written(source))
     graph = list(_traced(traced)) if traced is not None else []
@@ -154,7 +154,7 @@ def features_of(source: str, description: Mapping[str, Any], traced: Traced | No
 
 
 def _traced(traced: Traced) -> Iterator[tuple[str, str]]:
-    """(operator, axis word) of the nodes of the first graph."""
+    """(operator, axis word) of each node of the first graph."""
     nodes = traced.traces[0].nodes
     for node in nodes:
         name = _operator(node.op.removeprefix("aten.").split(".")[0])
@@ -172,7 +172,7 @@ def _counted(names: Iterable[str]) -> dict[str, int]:
 
 
 def _axis(node: Node, name: str, nodes: Sequence[Node]) -> str:
-    """Which dimensions of its first argument a node reduces or scans over."""
+    """The axis word for the dimensions of its first argument that a node reduces or scans."""
     chosen: Argument = node.keywords.get("dim")
     if chosen is None and len(node.arguments) > 1:
         chosen = node.arguments[2] if name == "topk" and len(node.arguments) > 2 else node.arguments[1]
@@ -197,7 +197,7 @@ def _axis_word(axes: list[int], rank: int) -> str:
 
 
 def _written(source: str) -> Iterator[tuple[str, str]]:
-    """(operator, axis word) of the calls and operators inside class Model."""
+    """(operator, axis word) of each call and operator inside class Model."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -212,10 +212,10 @@ def _written(source: str) -> Iterator[tuple[str, str]]:
 
 
 def _call(node: ast.Call, function: ast.Attribute, in_constructor: bool) -> Iterator[tuple[str, str]]:
-    """What a call of `owner.name(...)` computes. A constructor computes nothing; it says which modules there are."""
+    """The operator that a call of `owner.name(...)` computes. In `__init__`, only submodule constructors count."""
     owner, name = function.value, function.attr
     if isinstance(owner, ast.Name) and owner.id == "self":
-        return  # modules go by the name that their user gave them
+        return  # submodules are called by user-chosen names
     if name.startswith("__") or (in_constructor and (not name[:1].isupper() or name in _NO_OPERATORS)):
         return
     plain = re.sub(r"_?([123])d$", r"\1d", re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
@@ -226,7 +226,7 @@ def _call(node: ast.Call, function: ast.Attribute, in_constructor: bool) -> Iter
 
 
 def _written_axes(call: ast.Call, position: int) -> list[int]:
-    """The dimensions that a call names, as a keyword or at its position; none where they are no plain numbers."""
+    """The dimensions that a call passes, by keyword or position; empty if they are not literal integers."""
     named = [keyword.value for keyword in call.keywords if keyword.arg in ("dim", "axis")]
     for node in (named or call.args[position : position + 1])[:1]:
         try:

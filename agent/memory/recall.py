@@ -1,4 +1,4 @@
-"""Asks memory once per job and keeps the answer, so that a resumed or replayed job shows its models the same bytes."""
+"""Queries memory once per job and stores the answer, so a resumed or replayed job shows its models the same bytes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ DEFAULT_LIMIT = 3
 
 
 def recall(store: JobStore, memory: Memory, question: Question, limit: int = DEFAULT_LIMIT) -> list[Recalled]:
-    """What memory has for this job: the stored answer if it asked before, else a new one, which is stored."""
+    """Memory's answer for this job: the stored one, else a new one, which is then stored."""
     found = recalled(store)
     if found is None:
         answer = memory.similar(question, limit)
         value = [{"entry": one.entry.to_json(), "similarity": one.similarity} for one in answer]
         store.finish_step(STEP, value)
-        found = recalled(store)  # requests may be prepared side by side: the first answer holds for all
+        found = recalled(store)  # concurrent requests may race: the first stored answer applies to all
     assert found is not None
     return found
 
 
 def recalled(store: JobStore) -> list[Recalled] | None:
-    """What memory said when this job asked; None when it has not asked."""
+    """Memory's stored answer for this job; None if the job has not asked yet."""
     stored = store.step(STEP)
     if not isinstance(stored, list):
         return None

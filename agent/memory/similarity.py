@@ -1,15 +1,15 @@
-"""How alike two modules are, as one number that can be computed by hand.
+"""Similarity of two modules, as one number that can be computed by hand.
 
     similarity = 0.55 operators + 0.20 reductions + 0.10 dtypes + 0.15 size          (each part 0 to 1)
 
-- operators: weighted Jaccard, sum of minima over sum of maxima of `1 + log2(count)`; the eighth multiplication says less
-  than the first. Once of the graphs (where both modules were traced) and once of the texts; the larger counts, since one
-  author writes LayerNorm and the next spells it out. 0 where neither shows an operator: nothing is known then.
-- reductions and dtypes: Jaccard; 1 where both are empty, since two elementwise modules are alike in that.
+- operators: weighted Jaccard, sum of minima over sum of maxima of `1 + log2(count)`; the eighth multiplication tells less
+  than the first. Computed for the graphs (if both modules were traced) and for the texts; the larger value counts, since one
+  author writes LayerNorm and another spells it out. 0 if neither shows an operator, since nothing is known then.
+- reductions and dtypes: Jaccard; 1 if both are empty, since two elementwise modules are alike in that respect.
 - size: 1 - distance / 4, between the five size classes.
 
-The weights are a choice and not a measurement. Operators weigh most because they decide which kernel it is at all; axes
-next, because a sum over rows and one over columns are two kernels.
+The weights are chosen, not measured. Operators weigh most because they determine the kind of kernel; reductions come next,
+because a sum over rows and a sum over columns need different kernels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TypeVar
 from agent.memory.features import SIZE_CLASSES, Features
 
 _WEIGHTS = {"operators": 0.55, "reductions": 0.20, "dtypes": 0.10, "size": 0.15}
-#: Below this two modules have little more in common than dtype and size (which alone give 0.25, with no reductions 0.45).
+#: Below this, two modules share little more than dtype and size (which alone give 0.25; 0.45 if neither has reductions).
 LEAST = 0.5
 
 _Key = TypeVar("_Key")
@@ -46,15 +46,15 @@ def most_similar(
     *,
     least: float = LEAST,
 ) -> list[tuple[_Key, float]]:
-    """The keys of the most similar, best first, with their similarity; one of each group.
+    """The keys of the most similar entries with their similarity, best first; at most one per group.
 
-    A group is what would repeat itself: the pairs of a task that was optimized a hundred times.
+    A group collects near-duplicates, such as the pairs of a task that was optimized a hundred times.
 
     Args:
-        wanted: what is compared with.
-        known: (key, features, group) of each; among equals the earlier one wins.
-        limit: at most so many.
-        least: those below are left out.
+        wanted: the features to compare with.
+        known: (key, features, group) of each entry; among equals the earlier one wins.
+        limit: maximum number of results.
+        least: minimum similarity.
     """
     rated = [(key, similarity(wanted, features), group) for key, features, group in known]
     groups = set[str]()

@@ -1,4 +1,4 @@
-"""Proposes what the compiler already knows: the code that it generates, as a source that can be edited."""
+"""Proposes the compiler's generated code as an editable source."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from agent.proposing import ProposalContext
 class CompilerProposer:
     """Origin `compiler`: the code that torch.compile generates, one source for all sizes.
 
-    The modes of torch.compile are baselines, compiled for exactly the shape, so as candidates they would end at 1.0x or below. They
-    are not judged: where one of them is the fastest, `agent.portfolio.baselines` makes it a member.
+    The torch.compile modes are baselines compiled for the exact shape, so as candidates they would score 1.0x or less. They
+    are not judged: where a mode is fastest, `agent.portfolio.baselines` makes it a portfolio member.
     """
 
     origin = "compiler"
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
-        """Yield at most one candidate; why there is none is told in an event. Both are remembered, so that a resume pays nothing."""
+        """Yield at most one candidate; if there is none, emit an event with the reason. A resume reuses the stored result."""
         label = LABELS[context.device]
         step = f"compiler.extract.{label}"
         answer = context.store.step(step)

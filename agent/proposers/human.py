@@ -1,8 +1,8 @@
 """Candidates from the library of hand-written kernels: origin `human`.
 
-A task of the catalogue that the library has a kernel of its own for is known by its text. Any other module is traced in the
-sandbox, its formula compared with those of the library, and the kernel that fits is written out with the module's own names.
-A module that the library does not know yields nothing.
+A catalog task with its own library kernel is recognized by its text. Any other module is traced in the sandbox and its
+formula compared with those of the library; a matching kernel is written out with the module's own names. A module that the
+library does not recognize yields nothing.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def tracing_program() -> str:
 
 
 class HumanProposer:
-    """Proposes the library's kernel for a task or for a module whose formula it knows."""
+    """Proposes the library kernel for a known task or for a module with a known formula."""
 
     origin = "human"
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
-        """Yield the candidates; what was found or why nothing was is kept as the step `library.match`."""
+        """Yield the candidates; the step `library.match` stores the kernels found, or why there are none."""
         candidates, reason = self._match(context)
         if context.store.step(_STEP) is None:
             context.store.finish_step(_STEP, {"kernels": [c.label for c in candidates], "reason": reason})
@@ -77,7 +77,7 @@ class HumanProposer:
 
     @staticmethod
     def _keep_features(context: ProposalContext, traced: Traced) -> None:
-        """What memory knows the module by; the graph is at hand here and nowhere else."""
+        """Store the module's features for memory; only this proposer has the traced graph."""
         if context.store.step(FEATURES_STEP) is None:
             features = features_of(context.task.source, context.description, traced)
             context.store.finish_step(FEATURES_STEP, features.to_json())

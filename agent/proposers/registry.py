@@ -1,4 +1,4 @@
-"""Which proposers a job runs. One file per origin; a new origin is a new file and a line here."""
+"""Selects a job's proposers. One file per origin: to add an origin, add a file and a branch here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from agent.strategy.finishing import Finisher
 def proposers_for(spec: JobSpec) -> list[Proposer]:
     """The proposers of a job, in the order of `spec.origins`.
 
-    An origin without a proposer here ("external") brings its candidates by another way; "llm" and "policy" are skipped
-    while no model of theirs is configured (`ModelChoice.origin`). What finishes a search comes last.
+    An origin without a proposer here ("external") submits its candidates another way; "llm" and "policy" are skipped
+    unless a model with that origin is configured (`ModelChoice.origin`). `Finisher` comes last.
     """
     found: list[Proposer] = []
     for origin in dict.fromkeys(spec.origins):

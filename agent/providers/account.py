@@ -1,4 +1,4 @@
-"""How a job asked its models, for its evidence: templates, prices, spending, and a digest of every request and answer."""
+"""Account of a job's model requests, for its evidence: templates, prices, spending and digests of requests and answers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from agent.store import JobStore
 
 
 def account(store: JobStore) -> dict[str, Any]:
-    """The account as a JSON value; empty where no model was asked.
+    """The account as a JSON value; empty if no model was asked.
 
-    It holds digests instead of texts: prompts may quote more of a private module than a bundle's receiver is to see.
+    It contains digests instead of texts: prompts may quote parts of a private module that the bundle's recipient must not see.
     """
     prices: dict[str, Any] = {}
     requests: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The interface of a provider of completions."""
+"""The interface of a completion provider."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from agent.messages import Message, Reply
 
 
 class Provider(Protocol):
-    """Completes conversations; safe to call from several threads."""
+    """Completes conversations; thread-safe."""
 
     def complete(
         self, messages: Sequence[Message], *, max_tokens: int | None = None, key: str | None = None
     ) -> Reply:
-        """One completion.
+        """Request one completion.
 
         Args:
             messages: the conversation.
-            max_tokens: completion limit of this request, the model's own when left out.
-            key: names this request, the same when it is sent again after a kill; a batch finds its answer by it.
+            max_tokens: completion limit of this request; defaults to the model's own.
+            key: identifies this request, also when it is resent after a kill; a batch finds its answer by it.
 
         Raises:
-            agent.errors.ProviderError: when the API refuses, fails after retries, or breaks its protocol.
+            agent.errors.ProviderError: if the API refuses, fails after retries or breaks its protocol.
         """
         ...
 
     def close(self) -> None:
-        """Free what is held, and end what is under way; `complete` may not be called any more."""
+        """End requests in flight and free resources; do not call `complete` afterward."""
         ...

@@ -1,12 +1,12 @@
-"""Requests as files in the format of OpenAI's Batch API, answered whenever the answers' file appears.
+"""Writes requests to a file in the format of OpenAI's Batch API and reads the answers once their file appears.
 
-    <folder>/requests.jsonl    {"custom_id", "method": "POST", "url": "/v1/chat/completions", "body": {...}} a line
-    <folder>/answers.jsonl     {"custom_id", "response": {"status_code", "body": {...}}, "error"} a line, in any order
+    <folder>/requests.jsonl    one per line: {"custom_id", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
+    <folder>/answers.jsonl     one per line, in any order: {"custom_id", "response": {"status_code", "body": {...}}, "error"}
 
-The first is what the API takes as an input file (hosted models charge half for it) and what a person carries from an
-air-gapped node; the second is the API's output file. `errors.jsonl`, its error file, is read too, and so is `uploaded.jsonl`, what
-came over HTTP. A conversation of two rounds takes two files: requests that were answered leave the first one, so what is
-handed in next holds nothing that was paid for.
+The first is the API's input file (hosted models charge half price for batches); on an air-gapped node, the operator
+carries it out. The second is the API's output file. The provider also reads `errors.jsonl`, the API's error file, and
+`uploaded.jsonl`, answers received over HTTP. A conversation of two rounds takes two batches: answered requests are removed
+from `requests.jsonl`, so the next batch does not repeat requests that were already paid for.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class BatchFiles:
     """`agent.providers.base.Provider` over a folder.
 
     Args:
-        choice: its `folder` is where the files are, its `timeout_s` how long an answer is waited for: 0 for a job that
-            writes its requests, ends, and is run again when the answers are there.
+        choice: its `folder` holds the files; its `timeout_s` limits the wait for an answer. With 0, the job writes its
+            requests and ends; run it again when the answers have arrived.
 
     Raises:
         ProviderError: if the model has no folder.
@@ -63,7 +63,7 @@ class BatchFiles:
         """See `Provider.complete`; `key` is the request's `custom_id`.
 
         Raises:
-            ProviderError: of kind "waiting" when the answer is not there yet.
+            ProviderError: of kind "waiting" if there is no answer yet.
         """
         if not key:
             raise ProviderError("a request of a batch needs a key", "request")
@@ -104,14 +104,14 @@ class BatchFiles:
             content = file.read()
             if any(_custom_id(earlier) == key for earlier in content.splitlines()):
                 return
-            if content and not content.endswith(b"\n"):  # a killed writer left half a line
+            if content and not content.endswith(b"\n"):  # a killed writer left a partial line
                 file.truncate(content.rfind(b"\n") + 1)
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
     def _drop_answered(self) -> None:
-        """Take what was answered out of the requests. A kill in between loses lines that the next run writes again."""
+        """Remove answered requests from the file. If a kill here loses lines, the next run writes them again."""
         answered = {_custom_id(line) for line in self._answers()}
         with open(self._folder / REQUESTS, "ab+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -123,7 +123,7 @@ class BatchFiles:
                 file.write(b"".join(left))
 
     def _answer(self, key: str) -> dict[str, Any] | None:
-        """The line that answers `key`; a file that is still being written has it later."""
+        """The line that answers `key`; None if missing or only partly written."""
         for line in self._answers():
             if key.encode() in line and _custom_id(line) == key:
                 if len(line) >= _MAX_LINE_BYTES:
@@ -165,7 +165,7 @@ class BatchFiles:
         if estimated:
             prompt_tokens = sum(len(message.content) for message in messages) // _CHARACTERS_PER_TOKEN
             completion_tokens = len(text) // _CHARACTERS_PER_TOKEN
-        # Masked before anything is cut: half a key would not be found.
+        # Mask before truncating: a truncated key would not be found.
         text = redact(text.encode("utf-8", "replace").decode(), self._secrets)
         if len(text) > _MAX_REPLY_CHARACTERS:
             text, finish = text[:_MAX_REPLY_CHARACTERS], "too_long"
@@ -179,7 +179,7 @@ def _is_count(value: object) -> bool:
 
 
 def _custom_id(line: bytes) -> str | None:
-    if len(line) >= _MAX_LINE_BYTES:  # it was not read to its end
+    if len(line) >= _MAX_LINE_BYTES:  # the line was not read to its end
         named = _NAME.search(line[:_NAME_WITHIN_BYTES])
         return named[1].decode("ascii", "replace") if named else None
     try:

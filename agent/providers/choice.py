@@ -1,10 +1,10 @@
-"""Which of several models is asked next: the one with the greatest expected improvement per US dollar in this job.
+"""Chooses which model to ask next: the one with the greatest expected improvement per US dollar in this job.
 
-Each model is tried once first, in the given order. From then on a model's score is its mean improvement (natural logarithm
-of the best accepted speedup of an attempt, nothing for an attempt that was rejected or not faster) over its mean price per
-attempt. Both means begin with one imaginary attempt, worth `PRIOR_GAIN` at the average price of all attempts, so that a
-model which was unlucky once is not out, and one that is free does not win by dividing by zero. Attempts under way count as
-attempts without a gain, which spreads simultaneous requests. Ties go to the model that was asked less, then to the order.
+Each model is tried once, in the given order. After that, a model's score is its mean gain (natural logarithm of the best
+accepted speedup of an attempt; 0 if the attempt was rejected or not faster) divided by its mean cost per attempt. Both
+means include one imaginary attempt, with gain `PRIOR_GAIN` at the average cost of all attempts. It keeps a model in the
+running after one bad attempt and prevents division by zero for a free model. Attempts in flight count as zero gain, which
+spreads simultaneous requests. Ties go to the model with fewer attempts, then to the earlier one.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dataclasses import dataclass
 
 PRIOR_GAIN = 0.05
 LEAST_USD = 1e-4
-"""What an attempt is taken to cost at the least: a model on one's own machine is cheap, not free."""
+"""Minimum cost assumed per attempt: a local model is cheap, not free."""
 
 
 @dataclass
 class Standing:
-    """What is known of one model in this job.
+    """One model's statistics in this job.
 
     Attributes:
-        attempts: attempts that have begun.
-        limit: attempts that it may have.
-        gain: sum over finished attempts of the logarithm of the best speedup above 1.
-        usd: what all its attempts have cost.
-        refused: asking again is no use (a wrong key).
+        attempts: attempts begun.
+        limit: maximum number of attempts.
+        gain: sum over finished attempts of the natural logarithm of the best speedup above 1.
+        usd: total cost of its attempts.
+        refused: whether retrying is pointless (a wrong key).
     """
 
     limit: int
@@ -38,17 +38,17 @@ class Standing:
 
     @property
     def open(self) -> bool:
-        """Whether it may be asked once more."""
+        """Whether the model may be asked again."""
         return not self.refused and self.attempts < self.limit
 
     def finished(self, speedup: float | None) -> None:
-        """An attempt is over; `speedup` is that of its best accepted candidate, None without one."""
+        """Record a finished attempt; `speedup` is that of its best accepted candidate, None if there is none."""
         if speedup is not None and speedup > 1.0:
             self.gain += math.log(speedup)
 
 
 def choose(standings: Sequence[Standing]) -> int | None:
-    """Index of the model to ask next, None when none may be asked."""
+    """Index of the model to ask next; None if none may be asked."""
     candidates = [index for index, standing in enumerate(standings) if standing.open]
     if not candidates:
         return None

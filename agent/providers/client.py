@@ -1,7 +1,7 @@
-"""Where requests to models are made: within the budget, several at a time, each recorded before and after.
+"""Sends requests to models within the budget, several at a time, and records each before and after.
 
-What was answered before is answered from the record and costs nothing. A request is sent from a thread of its own, and its
-answer is stored by that thread, so nothing that was paid for waits until the job looks for it.
+A request that was already answered is served from the record at no cost. Each request runs in its own thread, which also
+stores the answer, so a paid answer is saved immediately rather than when the job asks for it.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ Witness = Callable[[str, Sequence[Message]], None]
 _log = logging.getLogger(__name__)
 IN_FLIGHT = 8
 PREFIXES = ("llm/", "policy/")
-"""Of all clients of a job, which share its caps."""
+"""Prefixes of all clients of a job, which share its caps."""
 LINGER_S = 5.0
-"""How long answers under way are waited for when a job ends; what is later is counted in full."""
+"""How long to wait for answers in flight when a job ends; later answers count in full."""
 LOOK_S = 0.5
-"""How often whoever waits for an answer looks whether there is still reason to."""
+"""How often a caller that waits for an answer checks whether to keep waiting."""
 _COST_NOTHING = frozenset({"authentication", "rate_limit", "server", "request", "no_room", "waiting"})
 
 
 def ledger_of(store: JobStore, budget: Budget) -> Ledger:
-    """The job's caps with what all clients of earlier attempts have spent."""
+    """The job's caps, with the spending of all clients in earlier attempts."""
     return Ledger(budget, sum((Records(store, one).spent() for one in PREFIXES), Cost()))
 
 
 class ModelClient:
-    """Asks the models of one job.
+    """Sends requests to the models of one job.
 
     Args:
-        store: the job's memory.
-        models: which may be asked; callers name one by its index.
-        budget: its `usd` and `tokens` are hard caps, over earlier attempts at the job too.
-        prefix: names of this client's requests begin with it.
+        store: the job's store.
+        models: the available models; callers select one by index.
+        budget: its `usd` and `tokens` are hard caps that include earlier attempts at the job.
+        prefix: prefix of this client's request names.
         provide: makes the provider of a model.
-        witness: is told of every request that is asked, recorded ones included.
-        ledger: of all clients that are open at once, see `ledger_of`; None for one of its own.
+        witness: called with every request, including recorded ones.
+        ledger: shared by all clients that are open at once, see `ledger_of`; None creates one for this client.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ModelClient:
         self.answered = 0
         self.last_failure: ProviderError | None = None
         self._prices = self.records.recall("prices", lambda: price_snapshot(self.models))
-        # Names of requests are the same in every job; what servers and batches know them by must not be.
+        # Request names repeat across jobs; the keys sent to servers and batches must be unique.
         self._nonce = self.records.recall("request names", lambda: token_hex(8))
         self._ledger = ledger or ledger_of(store, budget)
         self._provide = provide
@@ -92,25 +92,25 @@ class ModelClient:
 
     @property
     def spent(self) -> Cost:
-        """What requests have cost, over all attempts at the job."""
+        """Total cost of requests over all attempts at the job."""
         return self._ledger.spent
 
     def cost(self, request: str) -> Cost:
-        """What an answered request cost."""
+        """The cost of an answered request."""
         return self.records.cost(request)
 
     def ask(self, request: str, model: int, messages: Sequence[Message]) -> Future[Reply] | None:
-        """The answer to a request, now or later; None when the budget has no room for it now.
+        """Send a request; None if it does not fit in the budget now, or the client is closed.
 
-        There may be room again when a request under way has turned out cheaper than was reserved for it; with nothing
-        under way there will be none. The future raises ProviderError when the request fails.
+        It may fit later, when a request in flight turns out cheaper than its reservation; with none in flight, it never
+        will. The future raises ProviderError if the request fails.
 
         Args:
             request: its name within the job, the same on a resume; begins with the client's prefix.
             model: index of the model.
             messages: the conversation.
         """
-        # Here and not where it is stored or sent, so that what is recorded, digested and sent is one text.
+        # Masked here rather than where it is stored or sent: the recorded, digested and sent texts must be identical.
         clean = [Message(one.role, redact(one.content, self._secrets)) for one in messages]
         if self._witness is not None:
             self._witness(request, clean)
@@ -129,9 +129,9 @@ class ModelClient:
                 return None
             self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
-        # A daemon: a silent server must not keep a process alive that wants to end.
+        # Daemon thread: a silent server must not keep the process from exiting.
         thread = threading.Thread(
-            target=copy_context().run,  # whose job it is goes into what it logs
+            target=copy_context().run,  # the context carries the job's identity into log records
             args=(self._answer, future, request, model, clean, reservation, price),
             name=f"model {request}",
             daemon=True,
@@ -140,13 +140,13 @@ class ModelClient:
         return future
 
     def answer(self, request: str, model: int, messages: Sequence[Message]) -> Reply | None:
-        """As `ask`, waiting for room and for the answer; None when there will be no room, or the client was closed.
+        """Like `ask`, but wait for budget and for the answer; None if the budget cannot fit it or the client is closed.
 
         Raises:
-            ProviderError: when the request fails.
+            ProviderError: if the request fails.
         """
         while True:
-            with self._lock:  # what is under way is seen at the very moment at which there was no room
+            with self._lock:  # the requests in flight must be read at the moment when the budget had no room
                 future = self.ask(request, model, messages)
                 others = set(self._under_way)
             if future is not None:
@@ -159,12 +159,12 @@ class ModelClient:
             wait(others, LOOK_S, FIRST_COMPLETED)
 
     def count(self, outcome: str) -> None:
-        """Note what a reply was good for."""
+        """Count the outcome of a reply."""
         with self._lock:
             self.outcomes[outcome] += 1
 
     def failed(self, choice: ModelChoice, error: ProviderError) -> None:
-        """Note a request without an answer, and tell of it."""
+        """Record a failed request and emit an event."""
         self.last_failure = error
         self.outcomes[f"failed: {error.kind}"] += 1
         data = {
@@ -176,7 +176,7 @@ class ModelClient:
         self.store.event("proposer.failed", data)
 
     def close(self) -> None:
-        """End what is under way: answers that come soon are kept, the rest counts as lost."""
+        """Close the client: keep answers that arrive within `LINGER_S`; count the rest as lost."""
         with self._lock:
             if self._closed:
                 return
@@ -189,7 +189,7 @@ class ModelClient:
     def _answer(self, future: Future[Reply], *request: Any) -> None:
         try:
             future.set_result(self._complete(*request))
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the answer gets it
+        except BaseException as error:  # noqa: BLE001 - re-raised in the caller that waits for the answer
             future.set_exception(error)
 
     def _complete(
@@ -201,24 +201,24 @@ class ModelClient:
         price: Price,
     ) -> Reply:
         choice = self.models[model]
-        batch = choice.provider == "batch"  # it has its file of requests: sending one again costs nothing
+        batch = choice.provider == "batch"  # a batch has a file of requests: sending one again costs nothing
         if not batch:
-            # Durable before anything is sent: killed after this line, the request counts as paid for.
+            # Make the record durable before sending: if killed after this line, the request counts as paid for.
             self.records.sending(request, choice.model, messages, reservation, prompts_sha256())
         key = f"{self._nonce}-{request.replace('/', '-')}"
         if (
             batch
-        ):  # its answer may come after an upgrade that words the prompt otherwise; it is to this prompt alone
+        ):  # the answer may arrive after an upgrade that changes the prompt, but it answers only this prompt
             key = f"{key}-{messages_sha256(messages)[:8]}"
         try:
             reply = self._provider(model).complete(messages, max_tokens=reservation.max_tokens, key=key)
         except ProviderError as error:
             cost = Cost() if error.kind in _COST_NOTHING else reservation.cost
-            if batch and cost.tokens:  # it was answered, so it has been paid for
+            if batch and cost.tokens:  # the batch answered, so the request has been paid for
                 self.records.sending(request, choice.model, messages, reservation, prompts_sha256())
             self._end(request, choice, error, reservation, cost)
             raise
-        except Exception as fault:  # noqa: BLE001 - a provider's fault must end its request, not the job
+        except Exception as fault:  # noqa: BLE001 - a bug in a provider must end its request, not the job
             _log.exception("the provider of %s failed", choice.model)
             failure = ProviderError(f"{type(fault).__name__} in the provider of {choice.model}", "protocol")
             self._end(request, choice, failure, reservation, reservation.cost)
@@ -241,7 +241,7 @@ class ModelClient:
         cost: Cost,
     ) -> None:
         if isinstance(outcome, ProviderError) and outcome.kind == "waiting":
-            return  # no ending, and its reservation stays: it will cost as much when the answers come
+            return  # no outcome yet; the reservation stays because the answers will cost as much
         self._ledger.settle(reservation, cost)
         self.records.answered(request, choice.model, outcome, cost)
         if cost.tokens or isinstance(outcome, Reply):
@@ -268,7 +268,7 @@ class ModelClient:
         self.store.event("budget.spent", data)
 
     def _tell_recorded(self) -> None:
-        """Bill what an earlier attempt was killed before billing; what is billed already changes nothing."""
+        """Emit billing events that an earlier attempt may have been killed before emitting; repeats have no effect."""
         for request in self.records.requests():
             outcome = self.records.outcome(request)
             prompt = self.records.prompt(request) or {}
@@ -309,7 +309,7 @@ class ModelClient:
         return future
 
     def say_exhausted(self) -> None:
-        """The budget has no room for another request: tell of it once."""
+        """Emit one event saying that the budget has no room for another request."""
         with self._lock:
             first, self.exhausted = not self.exhausted, True
         if first:

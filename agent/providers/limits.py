@@ -1,7 +1,8 @@
-"""A transport that holds servers to limits: bytes of a body and seconds from request to last byte.
+"""An HTTP transport that limits the bytes of a body and the seconds from request to last byte.
 
-httpx's own timeout is one for each read: a server that sends a byte a second would never meet it, in its headers or in its
-body. So a timer ends the connection, which is made for one request alone; a handshake is nothing beside a completion.
+httpx applies its timeout to each read, so a server that sends one byte per second, in headers or body, never hits it.
+Instead a timer shuts down the connection. Each request gets its own connection; the cost of a handshake is negligible
+compared with a completion.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ MAX_BODY_BYTES = 8_000_000
 
 
 class BodyTooLong(httpx.ReadError):
-    """The server sent more than `MAX_BODY_BYTES`, or a body whose length cannot be told before it is unpacked."""
+    """The server sent more than the byte limit, or a compressed body, whose length is unknown until it is decompressed."""
 
 
 class LimitedTransport(httpx.BaseTransport):
     """An HTTP transport with limits.
 
     Args:
-        address: where requests go; decides whether the environment's proxy is used.
+        address: base URL of the requests; determines whether the environment's proxy is used.
         timeout_s: seconds from the request to the end of the body.
         max_body_bytes: see `MAX_BODY_BYTES`.
     """
@@ -64,7 +65,7 @@ class LimitedTransport(httpx.BaseTransport):
 
 
 class _Deadline:
-    """Shuts a request's connection down when its time is over, whatever is being read then."""
+    """Shuts down a request's connection at its deadline, even during a read."""
 
     def __init__(self, timeout_s: float) -> None:
         self._socket: socket.socket | None = None
@@ -75,7 +76,7 @@ class _Deadline:
         self._timer.start()
 
     def trace(self, name: str, info: Mapping[str, Any]) -> None:
-        """Told by httpcore of every step: learns of the connection, and of what is wrapped around it for TLS."""
+        """Trace callback of httpcore: records the connection's socket, or the TLS socket that wraps it."""
         if name.endswith((".connect_tcp.complete", ".start_tls.complete")):
             with self._lock:
                 self._socket = info["return_value"].get_extra_info("socket")
@@ -89,18 +90,18 @@ class _Deadline:
             connection = self._socket
         if connection is not None:
             try:
-                # Not a TLS socket's own method, which would take away what the reading thread uses.
+                # Not SSLSocket.shutdown, which discards the TLS state that the reading thread uses.
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
             except OSError:
-                return  # it is closed already
+                return  # already closed
 
     def explain(self, error: BaseException, request: httpx.Request) -> None:
-        """Raises what really happened, if the connection broke because it was shut down here."""
+        """Raise `httpx.ReadTimeout` if this deadline broke the connection."""
         if self._over and isinstance(error, httpx.TransportError):
             raise httpx.ReadTimeout("the answer did not end in time", request=request) from None
 
     def close(self) -> None:
-        """The request is over."""
+        """Cancel the timer: the request is over."""
         self._timer.cancel()
 
 
@@ -124,7 +125,7 @@ class _Limited(httpx.SyncByteStream):
         except httpx.TransportError as error:
             self._deadline.explain(error, self._request)
             raise
-        # A body without a length ends where its connection does.
+        # A body without a length ends with its connection, so a shutdown looks like a normal end.
         self._deadline.explain(httpx.ReadError(""), self._request)
 
     def _fail(self, error: httpx.TransportError) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Chat completions from any server that speaks OpenAI's protocol: OpenAI itself, vLLM, llama.cpp, Ollama, gateways."""
+"""Chat completions from any server that implements OpenAI's API: OpenAI, vLLM, llama.cpp, Ollama, gateways."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from agent.providers.limits import BodyTooLong, LimitedTransport
 from agent.redaction import known_secrets, redact, redact_message
 from agent.spec import ModelChoice
 
-_DEFAULT_ADDRESS = "https://api.openai.com/v1"  # the client's own
+_DEFAULT_ADDRESS = "https://api.openai.com/v1"  # the openai client's default
 _CHARACTERS_PER_TOKEN = 4  # for servers that report no usage
 _MAX_REPLY_CHARACTERS = 400_000
 _MAX_ERROR_CHARACTERS = 500
 _MAX_TOKENS_REPORTED = 2**40
-_MAX_WAIT_S = 60.0  # between two tries, whatever the server asks for
-#: How servers say that a prompt is longer than the model reads, where they have no code for it.
+_MAX_WAIT_S = 60.0  # between two tries; also caps `Retry-After`
+#: Error text by which servers report that a prompt exceeds the context, if they send no error code for it.
 _NO_ROOM = re.compile(r"context (length|window|size)|maximum context|prompt is too long", re.IGNORECASE)
 _FIRST_WAIT_S = 0.5
-_NO_KEY = "not-needed"  # local servers take anything, but the client insists on a value
+_NO_KEY = "not-needed"  # local servers accept anything, but the client requires a value
 _RETRIED = frozenset({"rate_limit", "server"})
-"""Kinds of failure in which nothing was generated, so nothing was billed, and the next try may succeed."""
+"""Kinds of failure that are retried: the server generated and billed nothing, and the next try may succeed."""
 
 
 class OpenAICompatible:
     """`agent.providers.base.Provider` over HTTP.
 
-    Sends again after 429, 5xx and refused connections, as late as `Retry-After` says; never after a timeout or a cut
-    answer, which may have been billed.
+    Retries 429, 5xx and refused connections after the delay in `Retry-After`; never retries a timeout or an answer that
+    broke off, which may have been billed.
 
     Args:
-        choice: model, address, limits; its `api_key_variable` names the environment variable with the key.
+        choice: model, address and limits; its `api_key_variable` names the environment variable with the key.
         max_retries: retries per request.
     """
 
@@ -59,7 +59,7 @@ class OpenAICompatible:
             base_url=address,
             timeout=choice.timeout_s,
             max_retries=0,
-            http_client=http_client,  # type: ignore[arg-type]  # typed as the newest httpx, takes either
+            http_client=http_client,  # type: ignore[arg-type]  # typed for the newest httpx, accepts either
         )
         self._limit_name = "max_completion_tokens"
 
@@ -78,7 +78,7 @@ class OpenAICompatible:
                 wait_s = _wait_s(failed.response, retries)
                 late = time.monotonic() + wait_s - began_s > self._choice.timeout_s
                 if failed.kind not in _RETRIED or retries >= self._max_retries or late:
-                    # `from None`: the chained exception holds the request with its Authorization header.
+                    # `from None`: the chained exception contains the request with its Authorization header.
                     raise ProviderError(str(failed), failed.kind) from None
                 retries += 1
                 if self._closing.wait(wait_s):
@@ -95,7 +95,7 @@ class OpenAICompatible:
             try:
                 return self._create(messages, name, max_tokens, key)
             except openai.BadRequestError as error:
-                # Older servers know the limit by its first name only.
+                # Older servers accept only the original name, `max_tokens`.
                 if name != "max_completion_tokens" or name not in str(error):
                     raise
             self._limit_name = "max_tokens"
@@ -138,7 +138,7 @@ class OpenAICompatible:
             prompt_tokens = sum(len(message.content) for message in messages) // _CHARACTERS_PER_TOKEN
         if completion_tokens is None:
             completion_tokens = len(text) // _CHARACTERS_PER_TOKEN
-        text = redact(text, self._secrets)  # before anything is cut: half a key would not be found
+        text = redact(text, self._secrets)  # before truncating: a truncated key would not be found
         if len(text) > _MAX_REPLY_CHARACTERS:
             text, finish = text[:_MAX_REPLY_CHARACTERS], "too_long"
         model = redact(str(getattr(answer, "model", None) or self._choice.model), self._secrets)[:200]
@@ -146,7 +146,7 @@ class OpenAICompatible:
         return Reply(text, finish, prompt_tokens, completion_tokens, estimated, model, elapsed_s, retries)
 
     def _clean(self, text: str) -> str:
-        """An error's text without the key, which some servers repeat, in one line."""
+        """An error's text in one line, without the key, which some servers echo."""
         text = redact_message(" ".join(text.split()), self._secrets)
         return text.encode("utf-8", "replace").decode()[:_MAX_ERROR_CHARACTERS]
 
@@ -164,7 +164,7 @@ def _count(answer: Any, name: str) -> int | None:
 
 
 def _wait_s(response: Any, retries: int) -> float:
-    """Seconds until the next try: what `Retry-After` says, else twice as long each time."""
+    """Seconds until the next try: the value of `Retry-After`, else exponential backoff."""
     try:
         asked_s = float(response.headers.get("Retry-After"))
     except (AttributeError, TypeError, ValueError):
@@ -187,7 +187,7 @@ def _kind(error: openai.OpenAIError) -> str:
     if isinstance(error, openai.APITimeoutError):
         return "timeout"
     if isinstance(error, openai.APIConnectionError):
-        # Only a connection that was never made is sure to have cost nothing.
+        # Only a connection that was never established certainly cost nothing.
         if isinstance(error.__cause__, BodyTooLong):
             return "too_long"
         return "server" if isinstance(error.__cause__, httpx.ConnectError) else "cut"

@@ -1,10 +1,11 @@
-"""A checkpoint of our own on this machine, through transformers, in our own process.
+"""Runs one of our checkpoints on this machine, in this process, with transformers.
 
-For a job or two at a time and for machines without a server; the same checkpoint behind vLLM is a model of provider
-"openai" with origin "policy". A checkpoint is data: only safetensors are loaded, and no code that comes with it is run.
+Intended for one or two jobs at a time and for machines without a server; the same checkpoint behind vLLM is a model of
+provider "openai" with origin "policy". A checkpoint is data: only safetensors are loaded, and code that ships with it is
+never run.
 
-A generation uses the device that candidates are timed on, so it holds the referee's lock of that device, shared as one who
-computes, and lets whoever waits to time go first between two tokens, with its own work on the device done.
+Generation uses the device that candidates are timed on, so it holds the referee's lock of that device in shared mode.
+Between tokens, it synchronizes the device and releases the lock if a timing run is waiting.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from evaluator.timing.exclusive import DeviceLock, Hold
 
 _LOADED: dict[str, tuple[Any, Any]] = {}
 _LOADING = threading.Lock()
-_GENERATING = threading.Lock()  # one model, one device: a second generation would only share it
+_GENERATING = threading.Lock()  # one device: a second generation would only compete for it
 
 
 class LocalPolicy:
-    """`agent.providers.base.Provider` on a checkpoint in a folder.
+    """`agent.providers.base.Provider` for a checkpoint in a folder.
 
     Args:
-        choice: its `model` is the folder, with `config.json`, safetensors and a tokenizer; `timeout_s` ends a generation,
-            whose answer is then cut off as at its token limit.
+        choice: its `model` is the folder, with `config.json`, safetensors and a tokenizer. `timeout_s` limits a
+            generation; at the limit, the answer is cut off as at the token limit.
 
     Raises:
-        ProviderError: if transformers is not installed or the folder holds no checkpoint.
+        ProviderError: if transformers is not installed or the folder contains no checkpoint.
     """
 
     def __init__(self, choice: ModelChoice) -> None:
@@ -55,7 +56,7 @@ class LocalPolicy:
         closing, timeout_s = self._closing, self._choice.timeout_s
 
         class BetweenTokens(StoppingCriteria):
-            """Ends a generation that is out of time, and lets others time; their time is none of ours."""
+            """Ends a generation at its deadline and pauses it for timing runs; pauses extend the deadline."""
 
             def __init__(self, hold: Hold) -> None:
                 self.hold = hold
@@ -86,7 +87,7 @@ class LocalPolicy:
             made = self._model.generate(
                 **inputs,
                 max_new_tokens=min(limit, room),
-                use_cache=True,  # a checkpoint of a training that spared memory may say otherwise
+                use_cache=True,  # training with reduced memory may have disabled it in the checkpoint's config
                 pad_token_id=self._tokenizer.pad_token_id or self._tokenizer.eos_token_id,
                 stopping_criteria=StoppingCriteriaList([BetweenTokens(hold)]),
                 **options,
@@ -100,7 +101,7 @@ class LocalPolicy:
         return Reply(text, finish, given, int(made.numel()), False, name, time.monotonic() - began_s)
 
     def close(self) -> None:
-        """See `Provider.close`. The checkpoint stays loaded for the next job of this process."""
+        """See `Provider.close`. The checkpoint stays loaded for the process's next job."""
         self._closing.set()
 
     def _encode(self, messages: Sequence[Message]) -> Any:
@@ -111,7 +112,7 @@ class LocalPolicy:
             encoded = self._tokenizer.apply_chat_template(
                 turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
             )
-        else:  # a checkpoint that was never taught turns
+        else:  # a base checkpoint, not trained on chat turns
             encoded = self._tokenizer("\n\n".join(turn["content"] for turn in turns), return_tensors="pt")
         kept = {name: encoded[name] for name in ("input_ids", "attention_mask")}
         return {name: tensor.to(self._model.device) for name, tensor in kept.items()}
@@ -159,7 +160,7 @@ def _load(folder: str) -> tuple[Any, Any]:
 
 @cache
 def _device_lock() -> DeviceLock:
-    """The lock of the device that checkpoints run on, as the referee names it."""
+    """The lock of the device that checkpoints run on, under the referee's device name."""
     import torch
 
     if not torch.cuda.is_available():

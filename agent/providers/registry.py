@@ -1,4 +1,4 @@
-"""Which file answers for a model. A new kind of provider is a new file and a line here."""
+"""Maps a model to its provider. To add a provider, add a file and a branch here."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PROVIDERS = ("openai", "policy", "batch")
 
 
 def provider_for(choice: ModelChoice) -> Provider:
-    """The provider of a model; heavy libraries are imported only here.
+    """Make the provider of a model, importing heavy libraries only when needed.
 
     Raises:
-        ProviderError: if there is no such provider, or what it needs is not installed.
+        ProviderError: if the provider is unknown or its dependencies are not installed.
     """
     if choice.provider == "openai":
         from agent.providers.openai_compatible import OpenAICompatible

@@ -1,1 +1,1 @@
-"""What training runs wrote, as data: for the report of a run and for the dashboard, which may not know how runs are made."""
+"""Reads training runs as data, for run reports and for the dashboard, which must not import the training code."""

@@ -1,4 +1,4 @@
-"""Curves over steps as SVG, worked out here, so that no page needs a script. Colors are the page's own, by class names."""
+"""Renders curves over steps as SVG, so pages need no script. The page sets colors through class names."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from agent.runs.files import Step
 
 WIDTH_PX, HEIGHT_PX = 520.0, 190.0
 _LEFT, _RIGHT, _TOP, _FLOOR = 58.0, 12.0, 12.0, 26.0
-#: More points than pixels say nothing: neighbors are drawn as their lowest and highest value.
+#: Maximum points per curve; beyond it, each stretch of neighbors is drawn as its lowest and highest value.
 _MOST_POINTS = 240
 _TICKS = 4
-#: What is drawn: the figure's name in the files, its words, and whether 0 belongs into the picture.
+#: The curves: figure name in the files, title, and whether the axis must include 0.
 CURVES = (
     ("loss", "Training loss", False),
     ("reward_mean", "Mean score of completions", False),
@@ -32,7 +32,7 @@ CURVES = (
 
 @dataclass(frozen=True)
 class Curve:
-    """A drawn figure: its name, its words, markup that is safe to put into a page, and the last value."""
+    """A rendered curve: figure name, title, markup that is safe to embed in a page, and the last value."""
 
     name: str
     title: str
@@ -41,7 +41,7 @@ class Curve:
 
 
 def curves(steps: Sequence[Step]) -> list[Curve]:
-    """The curves of all figures that the run has."""
+    """The curves of all figures in the run."""
     found = []
     for name, title, from_zero in CURVES:
         points = [(one.number, value) for one in steps if (value := one.figures.get(name)) is not None]
@@ -51,13 +51,13 @@ def curves(steps: Sequence[Step]) -> list[Curve]:
 
 
 def curve_svg(name: str, title: str, points: Sequence[tuple[int, float]], from_zero: bool) -> str:
-    """One curve.
+    """Render one curve.
 
     Args:
         name: for ids in the page; letters and underscores.
-        title: in words.
-        points: (step, value), steps rising, values finite; at least one.
-        from_zero: whether the axis begins at 0 where no value is below it.
+        title: text for readers.
+        points: (step, value), with increasing steps and finite values; at least one.
+        from_zero: whether the axis starts at 0 or below.
     """
     values = [value for _, value in points]
     low, high = min(values), max(values)
@@ -105,7 +105,7 @@ def curve_svg(name: str, title: str, points: Sequence[tuple[int, float]], from_z
 
 
 def thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most so many points: of each stretch of steps its lowest and its highest value, in their order."""
+    """At most `_MOST_POINTS` points: the lowest and highest value of each stretch of steps, in order."""
     if len(points) <= _MOST_POINTS:
         return list(points)
     stretch = math.ceil(2 * len(points) / _MOST_POINTS)
@@ -118,7 +118,7 @@ def thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def ticks_of(low: float, high: float) -> list[float]:
-    """Round values around an interval, some four of them."""
+    """About four round values that span an interval."""
     span = high - low
     if span <= 0 or not math.isfinite(span):
         return [low]
@@ -130,7 +130,7 @@ def ticks_of(low: float, high: float) -> list[float]:
 
 
 def shown(value: float) -> str:
-    """A number in few characters."""
+    """A number in short form."""
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
         return f"{value:.1e}"
     return f"{value:.4g}"

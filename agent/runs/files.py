@@ -1,7 +1,8 @@
-"""Reads a run's folder (docs/training-runs.md says what is in it).
+"""Reads a run's folder (docs/training-runs.md describes its contents).
 
-Whoever could write the folder may have written anything, and what a model answered is in it. So every file is read up to a limit, never
-through a link, and whatever is not of the expected kind is missing; a line that is none is passed over. Nothing is executed or imported.
+The folder is untrusted: any process with write access may have changed it, and it contains model answers. Each file is read up to a
+limit and never through a symbolic link; values of an unexpected type count as missing, and malformed lines are skipped. Nothing is
+executed or imported.
 """
 
 from __future__ import annotations
@@ -17,39 +18,39 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-#: Of each file; a line costs some 400 bytes in metrics.jsonl and some 4 kB in samples.jsonl. Of a longer one its beginning and its end
-#: are read.
+#: Limit per file; a line takes about 400 bytes in metrics.jsonl and about 4 kB in samples.jsonl. For a longer file, only the
+#: beginning and the end are read.
 MOST_BYTES = 32 << 20
 MOST_STEPS = 50_000
 MOST_SAMPLES = 100_000
 MOST_RUNS = 500
 _MOST_LINE = 2 << 20
-#: Of metrics.jsonl, for a list of many runs: its last step is there.
+#: Limit for metrics.jsonl when listing many runs; the part read includes the last step.
 _END_BYTES = 64 << 10
 _TEXT = 2000
 _SOURCE = 100_000
 _LARGEST = 1e30
 
-#: What is drawn and listed of a step, besides its number.
+#: Figures of a step that are drawn and listed, besides its number.
 FIGURES = (
     "time_s", "step_s", "loss", "learning_rate", "gradient_norm", "entropy", "tokens", "round", "snapshot", "reward_mean",
     "speedup_mean", "completions", "accepted_share", "judged", "cached", "missing", "hacks", "in_form_share", "idle_share",
     "peak_memory_gib",
 )  # fmt: skip
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
-#: Between the folders of a name: no folder's name holds it, and it needs no escape in an address.
+#: Separates the folders in a run's name: folder names cannot contain it, and URLs need not escape it.
 JOINT = "~"
 _FILES = ("config.json", "metrics.jsonl", "samples.jsonl", "comparison.json")
 _STAGES = ("sft", "selfsup", "contrastive")
 
 
 class RunUnknown(Exception):
-    """There is no such run."""
+    """The run does not exist."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step; figures that are missing are None."""
+    """One optimizer step; missing figures are None."""
 
     number: int
     figures: Mapping[str, float | None]
@@ -57,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Sample:
-    """One judged completion; `source` is a model's text, `why` may quote it, `caught` is in our own words."""
+    """One judged completion; `source` is untrusted model text, `why` may quote it, `caught` is our own text."""
 
     step: int
     task: str
@@ -65,7 +66,7 @@ class Sample:
     word: str
     speedup: float | None
     why: str
-    #: None in a file of before it was written.
+    #: None in files from before this field existed.
     caught: str | None = None
 
 
@@ -74,11 +75,11 @@ class Overview:
     """A run in a list.
 
     Attributes:
-        name: folders below the root, with `JOINT` between them.
-        stage: "sft", "selfsup", "contrastive" or "" where nothing says it.
-        steps: number of the last one.
-        planned: how many its config wants.
-        changed_s: when its figures were written last, seconds since 1970.
+        name: folders below the root, joined by `JOINT`.
+        stage: "sft", "selfsup" or "contrastive"; "" if unknown.
+        steps: number of the last step.
+        planned: number of steps in its config.
+        changed_s: time of the last write to its figures, in seconds since 1970.
         last: figures of the last step.
     """
 
@@ -92,15 +93,15 @@ class Overview:
 
 @dataclass(frozen=True)
 class Run:
-    """All that is shown of a run.
+    """The complete data shown for a run.
 
     Attributes:
         overview: as in the list.
-        config: as it was written, plain values; {} where there is none.
+        config: the config as written, plain values; {} if missing.
         steps: in order.
-        samples: in order.
-        comparison: what `rl.evaluate` wrote, {} where there is none.
-        cut: names of files that are longer than what is read.
+        samples: in file order.
+        comparison: the output of `rl.evaluate`; {} if missing.
+        cut: names of files that exceed a read limit.
     """
 
     overview: Overview
@@ -112,7 +113,7 @@ class Run:
 
 
 def list_runs(root: Path) -> list[Overview]:
-    """Runs up to two folders below the root, the one that was written last first."""
+    """Runs up to two folders below the root, most recently written first."""
     found = []
     for folder, name in _folders(root):
         if _holds_run(folder):
@@ -124,19 +125,19 @@ def list_runs(root: Path) -> list[Overview]:
 
 
 def read_run(root: Path, name: str) -> Run:
-    """A run by its name.
+    """Read a run by name.
 
     Raises:
-        RunUnknown: there is none; a name that leads elsewhere is none.
+        RunUnknown: if there is no such run, or the name leads outside the root.
     """
     return run_in(folder_of(root, name), name)
 
 
 def folder_of(root: Path, name: str) -> Path:
-    """The folder of a run's name.
+    """The folder for a run's name.
 
     Raises:
-        RunUnknown: there is none; a name that leads elsewhere is none.
+        RunUnknown: if there is no such folder, or the name leads outside the root.
     """
     parts = name.split(JOINT)
     if not 1 <= len(parts) <= 2 or not all(_PART.fullmatch(part) for part in parts):
@@ -150,15 +151,15 @@ def folder_of(root: Path, name: str) -> Path:
 
 
 def state_of(folder: Path) -> tuple[tuple[int, ...] | None, ...]:
-    """What changes whenever a file that is read of a run does."""
+    """A fingerprint that changes whenever one of the run's files changes."""
     return tuple(_state_of_file(folder / name) for name in _FILES)
 
 
 def run_in(folder: Path, name: str) -> Run:
-    """The run in a folder.
+    """Read the run in a folder.
 
     Raises:
-        RunUnknown: it holds none.
+        RunUnknown: if the folder contains no run.
     """
     if not _holds_run(folder):
         raise RunUnknown(name)
@@ -205,7 +206,7 @@ def _below(folder: Path) -> list[Path]:
 
 
 def _holds_run(folder: Path) -> bool:
-    """A model's folder below a run's has a `config.json`, too, which names no stage."""
+    """Whether a folder contains a run. A model's folder has a `config.json` too, but without a stage."""
     return _plain_file(folder / "metrics.jsonl") or _json(folder / "config.json").get("stage") in _STAGES
 
 
@@ -225,9 +226,9 @@ def _state_of_file(path: Path) -> tuple[int, ...] | None:
 
 
 def _opened(path: Path, most: int) -> tuple[bytes, bool]:
-    """A plain file, never what a link or a pipe leads to; and whether it is longer than what is read of it.
+    """The contents of a regular file, never a symbolic link or a pipe, and whether the file is longer than `most` bytes.
 
-    Of a longer one the beginning and the end, whole lines each.
+    Returns only the beginning and the end of a longer file, in whole lines.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -241,7 +242,7 @@ def _opened(path: Path, most: int) -> tuple[bytes, bool]:
             return file.read(most), False
         head = file.read(most // 2)
         file.seek(found.st_size - most // 2)
-        # What is between is cut out together with the halves of lines at both cuts.
+        # Drop the middle, including the partial lines at both cuts.
         return head[: head.rfind(b"\n") + 1] + file.read(most // 2).partition(b"\n")[2], True
 
 
@@ -259,7 +260,7 @@ def _object(data: bytes) -> Mapping[str, Any]:
 
 
 def _lines(path: Path, most: int, most_bytes: int) -> tuple[Iterator[Mapping[str, Any]], bool]:
-    """One at a time: as Python's values a line takes up to thirty times the room that it has in the file."""
+    """Parse lines lazily: as Python objects, a line takes up to thirty times its size in the file."""
     data, cut = _opened(path, most_bytes)
     lines = data.split(b"\n")
     if len(lines) > most:
@@ -269,7 +270,7 @@ def _lines(path: Path, most: int, most_bytes: int) -> tuple[Iterator[Mapping[str
 
 def _steps(folder: Path, most_bytes: int | None = None) -> tuple[tuple[Step, ...], bool]:
     lines, cut = _lines(folder / "metrics.jsonl", MOST_STEPS, most_bytes or MOST_BYTES)
-    # A run that goes on writes steps again: the last one counts.
+    # A resumed run writes some steps again: the last record counts.
     found: dict[int, Step] = {}
     for line in lines:
         step = _step_of(line)
@@ -295,13 +296,13 @@ def _samples(folder: Path) -> tuple[tuple[Sample, ...], bool]:
 
 
 def _step_of(line: Mapping[str, Any]) -> int:
-    """Its number; 0 where there is none that can be reckoned with."""
+    """The step number of a line; 0 if missing or out of range."""
     step = number(line.get("step"))
     return int(step) if step is not None and 0 < step < 1e12 else 0
 
 
 def _figure(value: Any) -> float | None:
-    """A number that can be drawn: two of them must have a difference."""
+    """A number small enough to draw, so the difference of two stays finite; else None."""
     found = number(value)
     return found if found is not None and abs(found) < _LARGEST else None
 
@@ -317,10 +318,10 @@ def number(value: Any) -> float | None:
 
 
 def moment_of(seconds: float) -> str:
-    """Seconds since 1970 as ISO text in UTC."""
+    """Seconds since 1970 as ISO 8601 text in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def text(value: Any, most: int = _TEXT) -> str:
-    """A text, cut; "" for anything else. Lone surrogates, which no page can carry, become question marks."""
+    """A string, truncated; "" for other types. Lone surrogates, which UTF-8 cannot encode, become question marks."""
     return value[:most].encode("utf-8", "replace").decode() if isinstance(value, str) else ""

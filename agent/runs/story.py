@@ -1,4 +1,4 @@
-"""What a run's files say together: hacks by kind, the best files at its beginning and end, and both sides of a comparison."""
+"""Summarizes a run's files: hacks by kind, the best sources at its beginning and end, and both sides of a comparison."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from agent.runs.files import Run, Sample, number, text
 
 _MOST_TASKS = 6
-#: Of all steps, what counts as beginning and as end.
+#: Share of all steps that counts as the beginning, and as the end.
 _END_SHARE = 0.1
 _CAUGHT = ("caught", "finding", "suspect", "like a file")
 
 
 @dataclass(frozen=True)
 class Catch:
-    """How often something was caught, first at which step."""
+    """A reason for catching completions: its count and first step."""
 
     what: str
     times: int
@@ -26,7 +26,7 @@ class Catch:
 
 @dataclass(frozen=True)
 class Pair:
-    """A task's best file at the beginning, and at the end; "" where nothing was accepted."""
+    """A task's best source at the beginning and at the end; "" if nothing was accepted."""
 
     task: str
     before: str
@@ -37,7 +37,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Ratio:
-    """After over before of one measure, with the 95 % interval; None where there is none."""
+    """The after/before ratio of one measure, with its 95 % interval; missing values are None."""
 
     measure: str
     before: float | None
@@ -49,7 +49,7 @@ class Ratio:
 
 
 def catches(samples: Sequence[Sample]) -> list[Catch]:
-    """Completions that were caught or doubted, by what did so, the most frequent first."""
+    """Caught or suspect completions, grouped by reason, most frequent first."""
     times: Counter[str] = Counter()
     first: dict[str, int] = {}
     for one in samples:
@@ -62,18 +62,18 @@ def catches(samples: Sequence[Sample]) -> list[Catch]:
 
 
 def _by_its_words(one: Sample) -> str:
-    """What caught a completion of a file that does not say it; "" where nothing did."""
+    """The reason for a catch, inferred for files without the field `caught`; "" if nothing was caught."""
     marked = one.word == "cheating" or any(mark in one.why for mark in _CAUGHT)
     return (one.why or one.word) if marked else ""
 
 
 def words(samples: Sequence[Sample]) -> list[tuple[str, int]]:
-    """How often the referee said which word; "" is what held no candidate or was not judged."""
+    """Count of each of the referee's verdict words; "" stands for completions without a candidate or not judged."""
     return Counter(one.word for one in samples).most_common(20)
 
 
 def pairs(run: Run) -> list[Pair]:
-    """Files before and after: of the comparison where there is one, else of the run's first and last steps."""
+    """Sources before and after: from the comparison if there is one, else from the run's first and last steps."""
     compared = _compared_pairs(run.comparison)
     if compared:
         return compared
@@ -122,7 +122,7 @@ def _compared_pairs(comparison: Mapping[str, Any]) -> list[Pair]:
 
 
 def ratios(comparison: Mapping[str, Any]) -> list[Ratio]:
-    """What a comparison says of its two measures; [] where there is none."""
+    """The ratios of a comparison's two measures; [] if there is no comparison."""
     found = []
     both = mapping(comparison.get("after_over_before"))
     for measure in ("mean", "best"):
@@ -149,5 +149,5 @@ def _value(comparison: Mapping[str, Any], side: str, measure: str) -> float | No
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """A mapping, {} for anything else."""
+    """The value if it is a mapping, else {}."""
     return value if isinstance(value, Mapping) else {}

@@ -1,5 +1,5 @@
-"""How the search for a faster kernel goes on after the first attempts: whom to ask for what, and with what in view.
+"""The search for a faster kernel after the first attempts: which model to ask, for what change, with which context.
 
-The parts are pure functions over stored verdicts; `search` puts them in an order. Everything random is drawn from a seed
-that is stored with its step, so that a job replays.
+Its parts are pure functions over stored verdicts; `search` sequences them. All random draws use a seed that is stored with
+the step, which makes a job replayable.
 """

@@ -1,8 +1,9 @@
-"""What a policy of our own is asked after its first answer: the prompt that it was trained on, with what was measured since.
+"""Follow-up prompts for our own policies: the prompt they were trained on, with candidates measured since.
 
-Other models go on in a conversation, with the referee's words about their file. `rl` trains no such turns: it shows two accepted files
-whose speeds differ and asks for another one (`agent.strategy.exemplars`). So a policy is asked that, in the follow-up of a first
-attempt and in the rounds of the search, where each proposal shows a draw of its own. There is no critic, and a failure is not shown.
+Other models continue a conversation that includes the referee's verdict on their file. `rl` does not train such turns: it shows
+two accepted files of different speed and asks for another one (`agent.strategy.exemplars`). A policy therefore gets that prompt in
+the follow-up of a first attempt and in search rounds, where each proposal draws its own files. There is no critic, and failures are
+not shown.
 """
 
 from __future__ import annotations
@@ -26,37 +27,37 @@ if TYPE_CHECKING:
     from agent.strategy.beam import Parent
     from agent.strategy.conversation import Round
 
-#: A prompt with two files, with the faster one, and with none, where more leaves no room in what the model reads.
+#: Tries per proposal: with two files, with the faster one, and with none, if more do not fit in the model's context.
 _MOST_ASKED = 3
 
 
 def drawn(judged: Sequence[Judged], generator: random.Random) -> tuple[Judged, ...]:
-    """Accepted candidates to show, from the slower to the faster: two of different speed, one where all are alike, or none.
+    """Accepted candidates to show, slower first: two of different speed, one if all are alike, or none.
 
-    A compiler mode has nothing to learn from, and a file with a chat format's marks in it would end the turn where it stands.
+    Skips compiler modes, which have nothing to teach, and files with chat-format markers, which would end the turn early.
     """
     shown = [one for one in judged if editable(one) and not holds_markers(one.candidate.source)]
     return draw(shown, generator).successes
 
 
 def varies(choice: ModelChoice) -> bool:
-    """Whether a model that is asked the same again may answer otherwise. A checkpoint of ours without a temperature does not."""
+    """Whether repeating a prompt can give a different answer. Our checkpoints without a temperature are deterministic."""
     return bool(choice.temperature) or (choice.temperature is None and choice.provider != "policy")
 
 
 def fewer(shown: Sequence[Judged]) -> tuple[Judged, ...]:
-    """What is left to show where a prompt was too long: the fastest alone, then none."""
+    """The files to show after a prompt was too long: only the fastest, then none."""
     return tuple(shown[-1:]) if len(shown) > 1 else ()
 
 
 class Contrast:
-    """Asks a policy for one candidate beside those that it is shown; stands in the search where `Conversation` does for others.
+    """Asks a policy for one candidate, given exemplars; replaces `Conversation`, which the search uses for other models.
 
     Args:
-        client: asks, and waits for the answers.
-        origin: of what is proposed.
+        client: sends requests and waits for answers.
+        origin: origin of the proposed candidates.
         model: index of the model at the client.
-        step: names of its requests begin with it.
+        step: prefix of its request names.
     """
 
     def __init__(self, client: ModelClient, origin: str, model: int, step: str) -> None:
@@ -67,14 +68,14 @@ class Contrast:
 
     @staticmethod
     def requests(step: str) -> tuple[str, ...]:
-        """Names of all requests that a proposal may make."""
+        """Names of all requests that a proposal may send."""
         return tuple(f"{step}/code/{number}" for number in range(1, _MOST_ASKED + 1))
 
     def propose(self, this: Round, parent: Parent, shown: Exemplars) -> Candidate | None:
-        """The candidate; None when the budget has no room, or the model says nothing new.
+        """The candidate; None if the budget has no room or the answer has no new candidate.
 
         Raises:
-            ProviderError: when a request fails.
+            ProviderError: if a request fails.
         """
         files = shown.successes
         source, reply = None, None
@@ -93,7 +94,7 @@ class Contrast:
             source = found.source
             if found.problem != "truncated" or not files:
                 break
-            files = fewer(files)  # they left no room for an answer, as training sees to it
+            files = fewer(files)  # the files left no room for an answer; training avoids such prompts
         tried = {one.candidate.sha256: one.candidate.source for one in this.judged}
         if source is None or reply is None or likeness(source, tried).repeats(parent.mode):
             return None

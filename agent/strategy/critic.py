@@ -1,7 +1,7 @@
-"""What the critic said: exactly one bottleneck and one change. Its answer is text of a stranger, so it is parsed narrowly.
+"""Parses the critic's answer: exactly one bottleneck and one change. The answer is untrusted, so parsing is strict.
 
-A critic apart from the coder, with one bottleneck an answer, is the best supported ingredient of such loops (CudaForge,
-arXiv 2511.01884: 90.8 % correct at 1.11x by self-refinement, 97.6 % at 1.68x with a judge, at equal rounds).
+A critic separate from the coder, with one bottleneck per answer, is the best-supported component of such loops (CudaForge,
+arXiv 2511.01884: 90.8 % correct at 1.11x with self-refinement, 97.6 % at 1.68x with a judge, at equal rounds).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Diagnosis:
 
     Attributes:
         bottleneck: one of `BOTTLENECKS`.
-        evidence: what in the measurements says so.
+        evidence: the measurements that support it.
         change: the one change, in words.
     """
 
@@ -35,9 +35,9 @@ class Diagnosis:
 
 
 def parse(text: str) -> Diagnosis | None:
-    """The diagnosis in an answer; None when it names none, or names several.
+    """The diagnosis in an answer; None if it names none or several.
 
-    The last JSON object counts. Longer sentences than were asked for are cut: a critic that writes essays decides nothing.
+    The last valid JSON object counts. Texts longer than `_MAX_WORDS` words are truncated: the coder needs one decision, not an essay.
     """
     answer = text.rpartition("</think>")[2]
     for found in reversed(_OBJECT.findall(answer)):
@@ -55,7 +55,7 @@ def _diagnosis(value: dict[str, Any]) -> Diagnosis | None:
     change = value.get("change")
     bottleneck = value.get("bottleneck")
     if not isinstance(change, str) or not change.strip() or not isinstance(bottleneck, str):
-        return None  # a list of changes is more than one
+        return None  # for example a list of changes
     name = re.sub(r"[^a-z]+", "_", bottleneck.strip().lower()).strip("_")
     evidence = value.get("evidence")
     return Diagnosis(

@@ -1,6 +1,6 @@
-"""C++, CUDA and PTX inside a candidate's strings, without comments and the white space that compilers do not see.
+"""Strips comments and insignificant whitespace from C++, CUDA and PTX in a candidate's strings.
 
-No parser: where it is not plain that a text is such a source, or that nothing reads its characters, it stays as it is.
+Uses no parser: a text stays unchanged unless it is clearly such a source and nothing reads its characters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _COMMENT = re.compile(rf"(?P<literal>{_LITERAL})|//(?:\\\n|[^\n])*|/\*.*?\*/", r
 _SPACE = re.compile(rf"(?P<literal>{_LITERAL})|\s+")
 _PYTHON_LINE = re.compile(r"^\s*(def |import |from \w|class \w+.*:\s*$|@\w)", re.MULTILINE)
 _PUNCTUATION = "(){}[];,"
-#: Methods and functions by which a program edits or reads a text: a comment may then be a placeholder.
+#: Methods and functions that edit or read a text; in an edited text, a comment may be a placeholder.
 _EDITS = frozenset(
     "replace format format_map sub subn split rsplit splitlines partition rpartition substitute safe_substitute find rfind"
     " index rindex count translate removeprefix removesuffix startswith endswith search match findall finditer".split()
@@ -21,7 +21,7 @@ _EDITS = frozenset(
 
 
 def edits_texts(tree: ast.Module) -> bool:
-    """Whether the program may look into its strings or change them before it hands them on."""
+    """Whether the program may read or edit its strings before it passes them on."""
     texts = {
         target.id
         for node in ast.walk(tree)
@@ -46,12 +46,12 @@ def edits_texts(tree: ast.Module) -> bool:
 
 
 def is_native(text: str) -> bool:
-    """Whether a text looks like C++ or PTX: it has statements, and no line of it looks like Python."""
+    """Whether a text looks like C++ or PTX: it has statements, and no line looks like Python."""
     return ";" in text and any(sign in text for sign in "{(\n") and not _PYTHON_LINE.search(text)
 
 
 def squeezed(text: str) -> str:
-    """The text as a compiler sees it, but for its line numbers."""
+    """The text as a compiler sees it, except for line numbers."""
     if 'R"' in text or "__LINE__" in text:
         return text
     bare = _COMMENT.sub(lambda found: found["literal"] or " ", text)
@@ -59,7 +59,7 @@ def squeezed(text: str) -> str:
     lines: list[str] = []
     directive = False
     for line in bare.split("\n"):
-        # White space tells `#define F (x)` from `#define F(x)`, and the end of a line ends a directive.
+        # Whitespace distinguishes `#define F (x)` from `#define F(x)`, and a newline ends a directive.
         if directive or line.lstrip().startswith("#"):
             lines += [_without_spaces("\n".join(code)), line.strip()]
             code = []

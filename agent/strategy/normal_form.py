@@ -1,8 +1,8 @@
-"""The normal form of a candidate: one text for all files that differ only in what cannot matter.
+"""The normal form of a candidate: one text for all files that differ only in ways that cannot affect the result.
 
-Comments, docstrings, layout, definitions that nothing reaches and the names of locals, functions and constants do not matter. Whatever
-might does: two files that could compute something different never share a normal form, except for their exceptions' line numbers. A
-file that looks at itself (`eval`, `globals()`, `inspect`) loses its comments and layout alone.
+The normal form ignores comments, docstrings, layout, unreachable definitions and the names of locals, functions and constants, and
+keeps everything else: two files that could behave differently never share a normal form, except for line numbers in exceptions. A
+file that inspects itself (`eval`, `globals()`, `inspect`) loses only its comments and layout.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agent.bundle.sections import bound_names, cut, is_main_guard
 from agent.errors import AssemblyError
 from agent.strategy.native_text import edits_texts, is_native, squeezed
 
-#: What others read from a candidate: the referee and the tuner.
+#: Names that the referee and the tuner read from a candidate.
 _ROOTS = frozenset({"ModelNew", "TUNABLES"})
 _LOOKS_AT_ITSELF = frozenset(
     "globals locals vars dir eval exec compile breakpoint __import__ __name__ __file__ __doc__ __dict__ __code__ __globals__"
@@ -30,12 +30,12 @@ _SELF_LOOKING_MODULES = frozenset(
 _BUILTINS = frozenset(dir(builtins))
 _OWN_NAMES = re.compile(r"\b[vg]\d+_\b")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-#: What binds names in a way that is no plain local's.
+#: Nodes that bind names differently from plain local assignment.
 _ODD = (ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)  # fmt: skip
 
 
 def normal_form(source: str) -> str | None:
-    """The text that all alike files share, or None for what is no Python."""
+    """The text that all equivalent files share; None if the source is not valid Python or cannot be normalized."""
     try:
         tree = ast.parse(source)
         tree.body = [one for one in tree.body if not is_main_guard(one)]
@@ -77,7 +77,7 @@ def _top(module: str) -> str:
 
 
 def _reached(source: str, tree: ast.Module) -> ast.Module:
-    """What the model and statements with effects need, and the tunables, in order: as a bundle would hold it."""
+    """The code that the model and statements with effects need, plus the tunables, in order, as in a bundle."""
     if not any("ModelNew" in bound_names(statement) for statement in tree.body):
         return tree
     section = cut(source, "ModelNew")
@@ -91,7 +91,7 @@ def _reached(source: str, tree: ast.Module) -> ast.Module:
 
 
 def _drop_texts(tree: ast.Module) -> None:
-    """Docstrings, and other expressions that are only a constant."""
+    """Remove docstrings and other expression statements that are only a constant."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
@@ -102,7 +102,7 @@ def _drop_texts(tree: ast.Module) -> None:
 
 
 def _squeeze_texts(tree: ast.Module) -> None:
-    """C++ in strings without comments and layout, unless the program edits its strings."""
+    """Strip comments and layout from C++ in strings, unless the program edits its strings."""
     if edits_texts(tree):
         return
     pieces = {id(one) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for one in ast.walk(node)}
@@ -113,7 +113,7 @@ def _squeeze_texts(tree: ast.Module) -> None:
 
 
 def _numbered(tree: ast.Module) -> ast.Module:
-    """Numbers for names of the file's own choice, one to one within each function and within the module."""
+    """Replace names that the file chose by numbers, one to one within each function and within the module."""
     kept = {*_BUILTINS, *_ROOTS}
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg:
@@ -136,7 +136,7 @@ def _numbers(names: Iterable[str], letter: str) -> dict[str, str]:
 
 
 def _units(tree: ast.AST, method: bool = False) -> Iterator[tuple[_Function, bool]]:
-    """Functions that lie in no other function, and whether each is a method."""
+    """Functions that are not nested in another function, and whether each is a method."""
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, _Function):
             yield child, method
@@ -145,13 +145,14 @@ def _units(tree: ast.AST, method: bool = False) -> Iterator[tuple[_Function, boo
 
 
 def _locals(unit: _Function, method: bool, asked: set[str], known: set[str]) -> list[str]:
-    """Names that a function and what lies in it bind plainly, in the order of the text.
+    """Names that a function and its nested code bind as plain locals, in source order.
 
     Args:
         unit: the function.
-        method: whether it is one; callers may name its parameters, and those of a function that a decorator changed.
-        asked: names by which the file asks for anything: no parameter of these is renamed.
-        known: names that mean something outside.
+        method: whether it is a method. Parameters of methods and decorated functions keep their names, since callers may
+            pass them as keywords.
+        asked: names that the file uses as keywords or in strings; parameters with these names are not renamed.
+        known: names with a meaning outside the function.
     """
     held, found = set(known), []
     for node in _in_order(unit):
@@ -182,14 +183,14 @@ def _locals(unit: _Function, method: bool, asked: set[str], known: set[str]) -> 
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and all below it as they stand in the text."""
+    """A node and all its descendants, depth first."""
     yield node
     for child in ast.iter_child_nodes(node):
         yield from _in_order(child)
 
 
 class _Flat(ast.NodeTransformer):
-    """Replaces names wherever they stand; attributes and keywords are no names."""
+    """Replaces names everywhere, except attributes and keywords."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names

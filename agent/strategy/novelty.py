@@ -1,4 +1,4 @@
-"""Whether a proposal is new: by its normal form, and by how many of that form's words in context another one shares.
+"""Decides whether a proposal is new, by its normal form and the share of token triples it has in common with earlier ones.
 
 Structure counts, not spelling: see :mod:`agent.strategy.normal_form`.
 """
@@ -13,11 +13,11 @@ from functools import lru_cache
 
 from agent.strategy.normal_form import normal_form
 
-#: Above this share of common token triples a file is no new idea. In a kernel of 60 lines another block size alone stays
-#: above it: sweeping numbers is the machine's work (`TUNABLES`). A repair may be one character, so there only the same
-#: normalized text is a repetition.
+#: At or above this share of common token triples, a file is not a new idea. In a kernel of 60 lines, changing only the block
+#: size stays above it: sweeping numbers is the tuner's job (`TUNABLES`). A repair may change one character, so a repair is a
+#: repetition only if its normalized text is identical.
 SAME = 0.97
-#: A job's candidates are each compared with all others: without their marks a search spends its time on cutting up texts.
+#: Cache size. Each candidate is compared with all others; without the cache a search would spend its time tokenizing.
 _KEPT = 256
 _KEPT_CHARACTERS = 60_000
 _WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|[^\s\w]")
@@ -25,23 +25,23 @@ _WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|[^\s\w]")
 
 @dataclass(frozen=True)
 class Likeness:
-    """The earlier candidate that is most alike.
+    """The most similar earlier candidate.
 
     Attributes:
-        sha256: its identity, "" when there was none to compare with.
-        share: 1 for the same normalized text, else the Jaccard index of token triples.
+        sha256: its identity; "" if no earlier candidate has anything in common.
+        share: 1 for identical normalized text, else the Jaccard index of token triples.
     """
 
     sha256: str
     share: float
 
     def repeats(self, mode: str) -> bool:
-        """Whether a proposal of mode "speed" or "repair" says nothing new."""
+        """Whether a proposal in mode "speed" or "repair" is a repetition."""
         return self.share >= (1.0 if mode == "repair" else SAME)
 
 
 def normalized(source: str) -> str:
-    """The normal form of a file; of what is no Python its words."""
+    """The normal form of a file; its tokens, joined by spaces, if there is none."""
     form = normal_form(source)
     return " ".join(_words(source)) if form is None else form
 
@@ -56,11 +56,11 @@ def _digest(text: str) -> str:
 
 
 def likeness(source: str, tried: Mapping[str, str]) -> Likeness:
-    """The most similar among what was tried.
+    """Find the most similar earlier candidate.
 
     Args:
         source: the proposal.
-        tried: source by sha256.
+        tried: sources of earlier candidates, by sha256.
     """
     mine, my_triples = marks(source)
     best = Likeness("", 0.0)
@@ -73,7 +73,7 @@ def likeness(source: str, tried: Mapping[str, str]) -> Likeness:
 
 
 def marks(source: str) -> tuple[str, frozenset[int]]:
-    """What a file is compared by: its fingerprint and its token triples, as numbers of this process."""
+    """The comparison keys of a file: its fingerprint and its token triples, as hashes valid only in this process."""
     return (_kept_marks if len(source) <= _KEPT_CHARACTERS else _new_marks)(source)
 
 
@@ -86,8 +86,8 @@ _kept_marks = lru_cache(maxsize=_KEPT)(_new_marks)
 
 
 def _words(text: str) -> list[str]:
-    """Names, numbers and signs, inside strings too."""
-    return _WORD.findall(text.replace("\\n", "\n"))  # a printed text has its lines' ends as two signs
+    """Names, numbers and symbols, including those inside strings."""
+    return _WORD.findall(text.replace("\\n", "\n"))  # string literals spell a newline as two characters
 
 
 def _triples(tokens: list[str]) -> set[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""What a job starts from: a whole candidate, or a kernel alone that has to be wrapped or ported first."""
+"""Classifies a job's starting file: a complete candidate, or a bare kernel that must be wrapped or ported first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Kind = Literal["candidate", "triton", "cuda", "c++", "python"]
 
 
 def kind(source: str) -> Kind:
-    """What a file is, by its text alone."""
+    """The kind of a file, from its text alone."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -23,6 +23,6 @@ def kind(source: str) -> Kind:
 
 
 def needs_port(source: str, device: str) -> bool:
-    """Whether a file is written for another kind of device."""
+    """Whether a file's language runs only on another kind of device."""
     written = language_of(source)
     return written is not None and device not in written.devices

@@ -1,7 +1,7 @@
-"""Names for what a change does, from a closed list.
+"""Names for the technique behind a change, from a closed list.
 
-Sentences of one job reach others through the memory, and a critic's own words may carry what stood in somebody's reference
-module, instructions included. So a lesson speaks in these words only; they are looked up by what the changed lines hold.
+Memory passes sentences from one job to others, and a critic's own words may quote text from a user's reference module,
+including instructions. Lessons therefore use only these names, matched against the changed lines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TECHNIQUES: tuple[tuple[str, str], ...] = (
 
 
 def technique(text: str) -> str:
-    """What a change is about: the first entry of the list that its lines speak of, else "a change of code"."""
+    """The technique of a change: the first entry of the list that matches its lines, else "a change of code"."""
     for pattern, words in _TECHNIQUES:
         if re.search(pattern, text):
             return words

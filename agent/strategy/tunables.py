@@ -1,11 +1,11 @@
-"""`TUNABLES`: the numbers of a candidate that a machine may choose, and the text of a candidate with some chosen.
+"""`TUNABLES`: reads the constants of a candidate that the tuner may choose, and writes variants with chosen values.
 
     TUNABLES = {"BLOCK": [64, 128, 256], "UNROLL": [1, 2, 4]}
     BLOCK = 128
     UNROLL = 2
 
-Both are read by parsing alone; nothing of the file runs here. Only a constant of the module that is assigned a literal once is
-ever replaced, so a variant differs from its parent in numbers and in nothing else.
+The file is only parsed here, never run. Only a module constant that is assigned a literal exactly once is replaced, so a
+variant differs from its parent only in these values.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Setting = Mapping[str, Value]
 
 
 class NotTunable(ValueError):
-    """The declaration cannot be used; the message says why, for the proposer."""
+    """The declaration is unusable; the message tells the proposer why."""
 
 
 @dataclass(frozen=True)
 class Tunables:
-    """What may be chosen.
+    """The tunable constants of a candidate.
 
     Attributes:
-        choices: values by name, in the order of the declaration.
-        chosen: what the file has now.
+        choices: allowed values by name, in declaration order.
+        chosen: the file's current values.
     """
 
     choices: Mapping[str, tuple[Value, ...]]
@@ -45,18 +45,18 @@ class Tunables:
 
     @property
     def count(self) -> int:
-        """How many settings there are."""
+        """Number of possible settings."""
         return math.prod(len(values) for values in self.choices.values())
 
     def settings(self, most: int, generator: random.Random) -> list[dict[str, Value]]:
-        """All settings, or `most` of them drawn without replacement; always with the one that the file has, first."""
+        """All settings, or `most` of them drawn without replacement; the file's current setting always comes first."""
         names = list(self.choices)
         own = {name: self.chosen[name] for name in names}
         if self.count <= most:
             every = [
                 dict(zip(names, values, strict=True)) for values in itertools.product(*self.choices.values())
             ]
-        else:  # by number, since 8 names of 32 values cannot be listed
+        else:  # draw by index: the product of 8 names with 32 values each is too large to enumerate
             every = [self._numbered(number) for number in sorted(_distinct(generator, self.count, most))]
         return [own, *(one for one in every if setting_key(one) != setting_key(own))][: max(1, most)]
 
@@ -76,15 +76,15 @@ def _distinct(generator: random.Random, count: int, most: int) -> set[int]:
 
 
 def setting_key(setting: Setting) -> str:
-    """A text for one setting that tells 1, 1.0 and True apart."""
+    """A text key for a setting that distinguishes 1, 1.0 and True."""
     return json.dumps(dict(setting), sort_keys=True)
 
 
 def declared(source: str) -> Tunables | None:
-    """The declaration of a candidate, None when it has none.
+    """The declaration of a candidate; None if it has none.
 
     Raises:
-        NotTunable: when it has one that cannot be used.
+        NotTunable: if the declaration is unusable.
     """
     tree = _parsed(source)
     found = [node for node in tree.body if "TUNABLES" in _targets(node)]
@@ -120,14 +120,14 @@ def declared(source: str) -> Tunables | None:
 
 
 def substituted(source: str, setting: Setting) -> str:
-    """The candidate with other constants, every other character unchanged.
+    """The candidate with new constants; every other character stays unchanged.
 
     Raises:
-        NotTunable: when a name is no constant of the module, or the result would not be what was asked for.
+        NotTunable: if a name is not a constant of the module, or the result differs in anything but these constants.
     """
     tree = _parsed(source)
     constants = _constants(tree)
-    lines = source.encode().splitlines(keepends=True)  # the parser's columns count bytes
+    lines = source.encode().splitlines(keepends=True)  # the parser counts columns in bytes
     begins = [0, *itertools.accumulate(len(line) for line in lines)]
     edits = []
     for name, value in setting.items():
@@ -147,7 +147,7 @@ def substituted(source: str, setting: Setting) -> str:
 
 
 def _assert_only(before: ast.Module, made: str, setting: Setting) -> None:
-    """Whether nothing but the constants changed: both trees are equal once the constants are taken out."""
+    """Raise NotTunable unless only the constants changed: without them, both trees must be equal."""
     after = _parsed(made)
     constants = _constants(after)
     if any(name not in constants or constants[name][1] != value for name, value in setting.items()):
@@ -170,7 +170,7 @@ def _blank(tree: ast.Module, constant: ast.expr) -> None:
 
 
 def _constants(tree: ast.Module) -> dict[str, tuple[ast.expr, Value]]:
-    """Names that the module assigns once, to a literal: the expression and its value."""
+    """Names that the module assigns exactly once, to a literal, with the expression and its value."""
     counts: dict[str, int] = {}
     for node in ast.walk(tree):
         for name in _bound(node):
@@ -190,7 +190,7 @@ def _constants(tree: ast.Module) -> dict[str, tuple[ast.expr, Value]]:
 def _literal(expression: ast.expr | None) -> Value | None:
     if expression is None:
         return None
-    try:  # rather than a look at the node: a negative number is an operator on a constant
+    try:  # not a node type check: a negative number is a unary operator on a constant
         value = ast.literal_eval(expression)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
@@ -200,7 +200,7 @@ def _literal(expression: ast.expr | None) -> Value | None:
 def _plain(value: object) -> bool:
     if isinstance(value, str):
         return len(value) <= _MAX_TEXT and value.isprintable()
-    if isinstance(value, int):  # of thousands of digits Python refuses to make a text
+    if isinstance(value, int):  # Python refuses to convert integers of thousands of digits to text
         return abs(value) < _MAX_INTEGER
     return isinstance(value, float) and math.isfinite(value)
 
@@ -214,7 +214,7 @@ def _targets(node: ast.stmt) -> list[str]:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """Names that a node binds anywhere in the file; a local variable of the same name counts too, to be safe."""
+    """Names that a node binds anywhere in the file; to be safe, local variables of the same name count too."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
         yield node.id
     elif isinstance(node, ast.Global):

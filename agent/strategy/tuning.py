@@ -1,19 +1,19 @@
-"""Successive halving: a machine finds good numbers for a kernel, without a token.
+"""Successive halving: autotunes a kernel's constants without spending model tokens.
 
-Many settings are timed shortly, the better part of them longer, and so on; only a few are timed at full length. With the
-default rungs 128 settings cost a seventh of timing all of them at full length, and at most a fifth.
+All settings are timed briefly, the better ones longer, and so on; only a few are timed at full length. With the default
+rungs, 128 settings cost a seventh of timing all of them at full length, and at most a fifth.
 
     rung            1      2      3      4
-    settings      128     32      8      6     a quarter goes on, at least `LAST`
+    settings      128     32      8      6     a quarter advances, at least `LAST`
     length       1/32    1/8    1/2      1     of the full length
     cost            4      4      4      6     full lengths, of 128; up to half as many again with ties
 
-A setting within `TIE` of the last that goes on goes on, too: at short lengths noise must not decide. Where a timing is long
-enough, settings take turns, a part of the length each, and are compared within a turn: what a neighbor slows meanwhile is all
-of them, not the one whose turn it was.
+A setting within `TIE` of the last one that advances also advances, because noise must not decide at short lengths. If a
+timing is long enough, it is split into turns: in each turn every setting runs for a part of the length, and settings are
+compared within the turn, so interference from other processes slows all of them equally.
 
-This file knows nothing but Python's standard library, because it also travels as text into the sandbox, beside
-`sandboxed/tune_program.py`, where the timing is done.
+This file imports only Python's standard library, because its text is also sent to the sandbox, next to
+`sandboxed/tune_program.py`, which does the timing.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from typing import Any
 
 Setting = Mapping[str, Any]
 
-#: (share of the full length, share of the settings that goes on to the next rung).
+#: (share of the full length, share of the settings that advances to the next rung).
 RUNGS: tuple[tuple[float, float], ...] = ((1 / 32, 1 / 4), (1 / 8, 1 / 4), (1 / 2, 1 / 4), (1.0, 0.0))
 LAST = 6
 TIE = 0.02
-#: Rungs of this length or longer are timed in so many turns.
+#: Rungs of at least this length are timed in `TURNS` turns.
 _TURNS_FROM, TURNS = 1 / 8, 8
-#: Ties that are carried along at most, as a share of a rung's places.
+#: Maximum number of ties that advance, as a share of a rung's places.
 _MOST_TIES = 0.5
 
-#: Times a setting: microseconds for a share of the full length, or None when it does not work.
+#: Times a setting for a share of the full length: returns microseconds, or None if the setting does not work.
 Objective = Callable[[Setting, float], float | None]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting in one rung (from 0): which share of the full length it was timed, and microseconds, None for a failure."""
+    """One setting in one rung (from 0): the share of the full length it was timed for, and microseconds; None if it failed."""
 
     rung: int
     share: float
@@ -52,13 +52,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What came out.
+    """The result of tuning.
 
     Attributes:
-        setting: the fastest at full length; None when none works.
+        setting: the fastest in the longest rung that was timed; None if none works.
         elapsed_us: its time.
         trials: all timings in order.
-        cost: their lengths, in full lengths.
+        cost: sum of their lengths, in full lengths.
     """
 
     setting: Setting | None
@@ -80,13 +80,13 @@ def halve(
     """Find the fastest setting.
 
     Args:
-        settings: what to choose from; with few of them the first rungs are skipped.
-        objective: times one.
-        rungs: lengths and shares, the last at full length.
-        keep: asked before each timing; once False, the best so far is taken (a spent budget, a job that is stopped).
+        settings: the settings to choose from; with only a few, the first rungs are skipped.
+        objective: times one setting.
+        rungs: lengths and shares; the last one is at full length.
+        keep: called before each timing; once it returns False (a spent budget, a stopped job), tuning ends with the best so far.
 
     Returns:
-        The winner is the fastest of the longest rung that timed anything.
+        The fastest setting of the longest rung that timed anything.
     """
     left = [dict(setting) for setting in settings]
     trials: list[Trial] = []
@@ -114,9 +114,10 @@ def halve(
 def _times(
     settings: Sequence[Setting], objective: Objective, share: float, keep: Callable[[], bool]
 ) -> list[tuple[float | None, float]]:
-    """Microseconds of each setting (None if it does not work) and for which share it was timed; fewer if time runs out.
+    """Time each setting: microseconds (None if it does not work) and the share timed; fewer rows if time runs out.
 
-    In turns, each in another order, the times of one turn are divided by their median; the median over turns counts.
+    Turns run the settings in different orders. Each time is divided by the median of its turn, and a setting's result is the
+    median of these ratios over the turns, scaled back to microseconds.
     """
     turns = TURNS if share >= _TURNS_FROM and len(settings) > 1 else 1
     rows: list[list[float | None]] = [[] for _ in settings]
@@ -132,7 +133,7 @@ def _times(
             rows[place].append(elapsed_us if works else None)
     begun = list(itertools.takewhile(bool, rows))
     works_us = [[time for time in row if time is not None] for row in begun if None not in row]
-    # A turn that was cut short compares some with nobody.
+    # Ignore a turn that was cut short: it did not time all settings.
     whole = max(min(map(len, works_us), default=1), 1)
     medians_us = [statistics.median(row[turn] for row in works_us) for turn in range(whole) if works_us]
     told: list[tuple[float | None, float]] = []
@@ -148,7 +149,7 @@ def _times(
 
 
 def _first_rung(count: int, rungs: Sequence[tuple[float, float]]) -> int:
-    """Where to begin: a rung that would let everything pass decides nothing."""
+    """The first rung that eliminates a setting; rungs before it would let all of them pass."""
     for number, (_, goes_on) in enumerate(rungs):
         if max(LAST, math.ceil(count * goes_on)) < count:
             return number

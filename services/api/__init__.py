@@ -1,1 +1,1 @@
-"""The HTTP API: routes read requests, ask `services.jobs`, and show views. No route touches a candidate's code."""
+"""The HTTP API: routes parse requests, call `services.jobs`, and return views. No route runs a candidate's code."""

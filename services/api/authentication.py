@@ -1,14 +1,14 @@
-"""Authentication: whose request it is, and whether the caller's scope allows it. What follows reads the answer as a `Caller`.
+"""Authentication: identifies the caller of each request and checks the caller's scope. Inner layers read the `Caller`.
 
-It is around the whole application, so that a route that is added later is closed until it is listed here as open:
+The middleware wraps the whole application, so a new route is closed until it is listed here as open:
 
-- *No key was ever made.* The service is for this machine alone: other addresses, and whatever came through a proxy, are
-  refused, and all others may do everything.
-- *There are keys.* Every route but `OPEN` needs one, as `Authorization: Bearer kw_...` or by way of a login's cookie. Methods
-  that change nothing need scope `read`, all others `submit`, what is below `ADMIN` `admin`. Whose rows are seen is not decided here but in
-  every session of the database (`services.db.privacy`).
+- *No key was ever made.* The service accepts requests only from this machine and gives them full access. It refuses other
+  addresses and requests that came through a proxy.
+- *Keys exist.* Every route except those in `OPEN` and below `OPEN_BELOW` needs a key, as `Authorization: Bearer kw_...` or
+  through a login cookie. Paths at and below `ADMIN` need scope `admin`; elsewhere safe methods (and /logout) need `read` and
+  all others `submit`. Row visibility is not decided here but in every database session (`services.db.privacy`).
 
-What changes something, and what is refused, is in the audit log before the answer is sent.
+Changes and refusals are written to the audit log before the response is sent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FIRST_KEY = (
 _REFUSALS_NOTED = parse_many("20/minute")
 _REFUSALS_NOTED_IN_ALL = parse_many("300/minute")
 _NOTED_STATUSES = (401, 403, 429)
-# What happened, in words for the log; what is not here is told by its method and path.
+# Names of actions in the audit log; other requests are logged by method and path.
 _ACTIONS = {
     "POST /optimize": "job submitted",
     "POST /ui/submit": "job submitted",
@@ -63,7 +63,7 @@ _ACTIONS = {
     "POST /login": "login",
     "POST /logout": "logout",
 }
-_NOTED_BY_THEMSELVES = ADMIN  # in the transaction that makes, rotates or revokes
+_NOTED_BY_THEMSELVES = ADMIN  # these routes write their audit entry in the transaction of the change
 _log = logging.getLogger(__name__)
 
 
@@ -79,9 +79,9 @@ class Authentication:
     """ASGI middleware.
 
     Args:
-        app: what is behind it.
-        database: where keys are.
-        settings: rate limits, and the broker that may count them.
+        app: the wrapped application.
+        database: the database that holds the keys.
+        settings: supplies the rate limits and the broker URL; a Redis broker also counts requests.
     """
 
     def __init__(self, app: ASGIApp, database: Database, settings: Settings) -> None:
@@ -93,12 +93,12 @@ class Authentication:
         self._has_keys = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let pass, or answer with a problem document; a person's browser is shown the login page."""
+        """Pass the request on, or answer with a problem document; browsers are redirected to the login page."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})  # nothing here speaks anything else
+            await send({"type": "websocket.close", "code": 1008})  # the service speaks only HTTP
             return
         headers = Headers(scope=scope)
         try:
@@ -108,7 +108,7 @@ class Authentication:
             return
         except _Refusal as refusal:
             answer = _answer(refusal, scope, headers)
-            if answer.status_code in _NOTED_STATUSES:  # a person who is shown the login page was not refused
+            if answer.status_code in _NOTED_STATUSES:  # a redirect to the login page is no refusal
                 noted = scope, refusal.caller, refusal.status, refusal.detail
                 await run_in_threadpool(self._note_refusal, *noted)
             await answer(scope, receive, send)
@@ -121,18 +121,18 @@ class Authentication:
             current.reset(before)
 
     def _admit(self, scope: Scope, headers: Headers) -> Caller:
-        """The caller, whose request is counted.
+        """Identify the caller, count the request, and check the scope.
 
         Raises:
-            _Refusal: it may not pass.
+            _Refusal: the request is not allowed.
         """
         path, address = scope["path"], scope["client"][0] if scope.get("client") else ""
         if path == UNCOUNTED and (self._has_keys or is_loopback(address)):
-            return Caller(address=address)  # says that the process lives, whatever the database does
+            return Caller(address=address)  # a liveness check must not depend on the database
         why: str | None = None
         with self._database.read() as session:
             if not self._has_keys:
-                self._has_keys = keys.any_key(session)  # once there was a key, there are keys for ever
+                self._has_keys = keys.any_key(session)  # never becomes false again
             if not self._has_keys:
                 return self._admit_operator(address, headers)
             caller, row = Caller(address=address), None
@@ -163,10 +163,10 @@ class Authentication:
     def _identify(
         self, session: Session, headers: Headers, unknown: Caller, scheme: str
     ) -> tuple[Caller, ApiKey | None]:
-        """The caller that a header or a cookie names; `unknown` without either.
+        """Return the caller that a header or a cookie identifies; `unknown` without either.
 
         Raises:
-            KeyRefused: it says so wrongly.
+            KeyRefused: the header is malformed or its key is not valid.
         """
         given = headers.getlist("authorization")
         if given:
@@ -181,12 +181,12 @@ class Authentication:
         try:
             row = logins.verify_login(session, token)
         except keys.KeyRefused:
-            return unknown, None  # like a browser without the cookie: it is shown the login page
+            return unknown, None  # treated like a browser without the cookie: it gets the login page
         caller = keys.caller_of(session, row)
         return replace(caller, address=unknown.address, csrf=logins.csrf_of(token)), row
 
     def _count(self, caller: Caller) -> None:
-        """Count a request; raises `_Refusal` if there were too many."""
+        """Count a request; raise `_Refusal` if it exceeds a rate limit."""
         where = household(caller.address or "")
         if caller.scope is not None:
             limits, whose = self._of_key, caller.key_id or f"address {where}"
@@ -203,7 +203,7 @@ class Authentication:
             session.execute(update(ApiKey).where(ApiKey.id == key_id).values(last_used_at=utc_now()))
 
     def _noting(self, scope: Scope, caller: Caller, send: Send) -> Send:
-        """`send` that writes the audit log before the first byte of the answer."""
+        """Wrap `send` to write the audit log before the first byte of the response."""
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start" and (
@@ -224,18 +224,18 @@ class Authentication:
             return
         path = getattr(scope.get("route"), "path", None) or "unknown"
         action = f"{scope['method']} {path}"
-        # without its query, which holds what a user typed
+        # Drop the query, which holds user input.
         location = Headers(raw=message["headers"]).get("location", "").partition("?")[0]
         target = (
             next(iter(scope.get("path_params", {}).values()), None) or location.rpartition("/")[2] or None
         )
         if path in ("/login", "/logout"):
             target = None
-            caller = scope[CALLER]  # the user who has just logged in
+            caller = scope[CALLER]  # the user who just logged in
         self._note(caller, _ACTIONS.get(action, action), target, status)
 
     def _note_refusal(self, scope: Scope, caller: Caller, status: int, detail: str) -> None:
-        """A flood of refused requests must not fill the database: of each address, and of all, some a minute are told."""
+        """Log a refusal, limited per address and overall: a flood of refused requests must not fill the database."""
         if (
             self._rates.take(_REFUSALS_NOTED_IN_ALL, "refusals") > 0
             or self._rates.take(_REFUSALS_NOTED, f"refusals {household(caller.address or '')}") > 0
@@ -254,7 +254,7 @@ class Authentication:
 
 
 def cookie_of(headers: Headers, name: str) -> str | None:
-    """The value of a cookie, None if there is none."""
+    """Return the value of a cookie, or None."""
     try:
         found = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:

@@ -1,11 +1,12 @@
-"""Answers are compressed, except those whose length would reveal a secret (BREACH).
+"""Compresses responses, except those whose length would reveal a secret (BREACH).
 
-An attacker who can have a browser request the same page again and again, puts text into it, and sees how long the encrypted
-answer is, learns a secret in that page letter by letter, since text that repeats the secret compresses better. Therefore:
+Suppose an attacker can make a browser request a page repeatedly, inject text into it, and observe the length of the encrypted
+response. The attacker then learns a secret in the page letter by letter, since text that repeats the secret compresses better.
+Therefore:
 
-- What is at or below `UNCOMPRESSED`, where new keys are shown, is sent as it is.
-- The CSRF token on every page of a login is masked by new random bits in each answer (`services.users.logins.masked`).
-- The login cookie is `SameSite=Strict`: a page of another site gets no answer that belongs to a login.
+- Responses at or below `UNCOMPRESSED`, where new keys are shown, are not compressed.
+- The CSRF token in every page of a login is masked with fresh random bits (`services.users.logins.masked`).
+- The login cookie is `SameSite=Strict`: requests from other sites' pages get no response that belongs to a login.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 UNCOMPRESSED = ("/keys", "/ui/keys", "/login")
-# What fits into one packet anyway; and a third of level 6's time, for answers that are a seventh larger.
+# Smaller responses fit into one packet anyway. Level 3 takes a third of level 6's time; responses are a seventh larger.
 _LEAST_BYTES, _LEVEL = 1000, 3
 
 

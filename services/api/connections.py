@@ -1,7 +1,7 @@
-"""Limits on what a slow client may hold. Each connection costs an open file, of which a process has few.
+"""Limits on slow clients. Each connection costs a file descriptor, and a process has few.
 
-A request's head and its body must each arrive within a time limit, and a client that acknowledges nothing of its answer is
-disconnected by the operating system.
+A request's head and its body must each arrive within a time limit, and the operating system disconnects a client that does not
+acknowledge response data.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _MOST_CONNECTIONS = 4096
 
 
 class HeadTimeoutProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 protocol, whose keep-alive timer runs from the first byte on and until a request's head is complete.
+    """uvicorn's HTTP/1.1 protocol, with a keep-alive timer that runs from the connection until a request's head is complete.
 
-    uvicorn stops that timer at any byte. The h11 protocol also limits a head to 64 KiB; the `httptools` one does not.
+    uvicorn itself stops the timer at the first byte. The h11 protocol also limits a head to 64 KiB; `httptools` does not.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -42,7 +42,7 @@ class HeadTimeoutProtocol(H11Protocol):
 
 
 def server_config(app: Callable[..., Any], head_seconds: float, **options: Any) -> uvicorn.Config:
-    """uvicorn's configuration for an application; a connection without a request's head is closed after `head_seconds`."""
+    """Return uvicorn's configuration; a connection without a complete request head is closed after `head_seconds`."""
     return uvicorn.Config(
         app,
         http=HeadTimeoutProtocol,
@@ -55,12 +55,12 @@ def server_config(app: Callable[..., Any], head_seconds: float, **options: Any) 
 
 
 def limit_unread_answers(listener: socket.socket, seconds: float) -> None:
-    """Have the operating system close connections of `listener` whose client takes nothing of an answer for so long."""
+    """Have the operating system close connections of `listener` whose client acknowledges no data for `seconds`."""
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
 
 def with_body_timeout(receive: Receive, seconds: float) -> Receive:
-    """`receive` that waits at most `seconds` for a whole body, and without a limit for what follows it.
+    """Wrap `receive` to wait at most `seconds` for the whole body, and without a limit after it.
 
     Raises:
         HTTPException: 408, from the awaited call.
@@ -83,7 +83,7 @@ def with_body_timeout(receive: Receive, seconds: float) -> Receive:
 
 
 def most_connections() -> int:
-    """How many connections there may be at a time, so that the process can still open files for itself."""
+    """Return the limit on concurrent connections that leaves the process file descriptors for its own files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return _MOST_CONNECTIONS

@@ -1,7 +1,7 @@
-"""The OpenAPI document: what FastAPI reads off the routes, and what stands around every route.
+"""Completes FastAPI's OpenAPI document with the responses of middleware and error handlers.
 
-Middleware and the handlers of errors answer before or after a route does, in problem documents that FastAPI knows
-nothing of. A document that leaves them out makes clients that fall over the first 404.
+They answer with problem documents that FastAPI does not know about. Clients generated from a document without them would
+fail on the first 404.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OF_FASTAPI = ("HTTPValidationError", "ValidationError")
 
 
 def completed(found: dict[str, Any]) -> dict[str, Any]:
-    """FastAPI's document with every refusal, and with keys only where the current caller needs them; `found` is left as it is."""
+    """Return a copy of FastAPI's document with all error responses, and with security only where the current caller needs a key."""
     caller = current.get()
     without_keys = caller is not None and caller.scope == "admin" and caller.key_id is None
     document = copy.deepcopy(found)
@@ -62,7 +62,7 @@ def completed(found: dict[str, Any]) -> dict[str, Any]:
     for path, method, operation in _operations(document):
         if path in OPEN:
             operation["security"] = []
-        elif without_keys:  # this service has none yet, and asks for none
+        elif without_keys:  # this service has no keys yet, so it requires none
             operation["security"] = [{}, *operation.get("security", [])]
         for status in _refusals(path, method, operation):
             _describe(operation["responses"], status)
@@ -76,7 +76,7 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 
 def _refusals(path: str, method: str, operation: dict[str, Any]) -> set[int]:
-    """How a request may be refused, besides what its route says itself."""
+    """Return the error statuses of an operation: those that its route declares, and those of middleware and handlers."""
     found = {403} if path in OPEN else {401, 403, 429, 503}
     found |= {int(status) for status in operation["responses"] if int(status) >= 400}
     if "{" in path:

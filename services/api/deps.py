@@ -1,6 +1,6 @@
-"""What routes ask for, as annotated types.
+"""Dependencies of routes, as annotated types.
 
-A database or a session from here sees what the caller may see (`services.db.privacy`).
+Databases and sessions from this module see only what the caller may see (`services.db.privacy`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from services.users.caller import Caller
 from services.users.logins import unmasked
 
 
-# These are coroutines since plain functions would each take a turn in the pool of threads, at every request.
+# Dependencies are coroutines because FastAPI would run each plain function in the thread pool, at every request.
 async def get_settings(request: Request) -> Settings:
-    """The settings that the application was made with."""
+    """Return the application's settings."""
     return cast(Settings, request.app.state.settings)
 
 
 async def get_caller(request: Request) -> Caller:
-    """The caller, as `Authentication` found out."""
+    """Return the caller that `Authentication` identified."""
     return _caller(request)
 
 
@@ -44,9 +44,9 @@ def _caller(request: Request) -> Caller:
 CallerDep = Annotated[Caller, Depends(get_caller)]
 
 
-# They ask each other as functions: what FastAPI works out for a request, it does step by step at each.
+# Dependencies call each other directly, because FastAPI resolves each nested dependency again at every request.
 async def get_database(request: Request) -> Database:
-    """The database as the caller may see it, for routes that outlive a session (streams)."""
+    """Return the database limited to the caller's rows, for routes that outlive a session (streams)."""
     return cast(Database, request.app.state.database).seen_by(_caller(request).viewer)
 
 
@@ -55,9 +55,9 @@ SettingsDep = Annotated[Settings, Depends(get_settings)]
 
 
 async def get_session(request: Request) -> AsyncIterator[Session]:
-    """A session that can write exactly when the method may; a route that writes commits, the rest is rolled back.
+    """Yield a session, read-only for safe methods. Routes commit their writes; everything else is rolled back.
 
-    It takes a connection at its first query, and `Route` has it given back before the thread of that query is left.
+    The session takes a connection at its first query, and `Route` returns it before leaving the thread of that query.
     """
     database = await get_database(request)
     opened: AbstractContextManager[Session]
@@ -69,8 +69,8 @@ async def get_session(request: Request) -> AsyncIterator[Session]:
 class Route(APIRoute):
     """A route that closes its session in the thread that used it.
 
-    FastAPI would use a second turn in the pool of threads before it closes the session. While a request waits for that thread
-    it holds a connection, and the threads may all wait for connections: sixty requests at a time would stop each other.
+    FastAPI would close the session in a second thread-pool task. While a request waits for that task it holds a connection, and
+    all threads may be waiting for connections: sixty concurrent requests would deadlock.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -91,12 +91,12 @@ def _closing(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def check_form(request: Request) -> None:
-    """Refuse what a browser sends with a login's cookie unless it comes from a page of ours (CSRF).
+    """Check the CSRF token of a state-changing request with a login cookie.
 
-    `services.api.hosts` looks at what the browser says of the origin; this also holds for browsers that say nothing.
+    `services.api.hosts` checks the browser's origin headers; this check also covers browsers that send none.
 
     Raises:
-        Forbidden: the form, or the header `X-CSRF-Token`, does not carry what our pages give to this login.
+        Forbidden: neither the header `X-CSRF-Token` nor the form carries this login's token.
     """
     caller = _caller(request)
     if caller.csrf is None or request.method in SAFE_METHODS:
@@ -107,7 +107,7 @@ async def check_form(request: Request) -> None:
 
 
 async def form_fields(request: Request) -> dict[str, str]:
-    """The fields of a form as browsers send it; of a field that is sent twice the last."""
+    """Return the fields of a URL-encoded form; of a repeated field the last value."""
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         return {}
     body = (await request.body()).decode("utf-8", errors="replace")
@@ -115,10 +115,10 @@ async def form_fields(request: Request) -> dict[str, str]:
 
 
 async def admin_only(caller: CallerDep) -> Caller:
-    """A caller with scope admin. `Authentication` has seen to that; a route that moves elsewhere is still held to it.
+    """Require scope admin. `Authentication` already checks it by path; this check also holds if a route moves.
 
     Raises:
-        Forbidden: the caller has less.
+        Forbidden: the caller lacks scope admin.
     """
     if not caller.may("admin"):
         raise Forbidden("this needs a key of scope admin")
@@ -126,10 +126,10 @@ async def admin_only(caller: CallerDep) -> Caller:
 
 
 def refuse_first_key(caller: Caller) -> None:
-    """A caller without a key makes none over HTTP: the first one to do so would own the service.
+    """Refuse to create a key for a caller without one: the first such caller would own the service.
 
     Raises:
-        Forbidden: the caller has shown no key.
+        Forbidden: the caller has no key.
     """
     if caller.key_id is None:
         raise Forbidden(f"there is no key yet; {FIRST_KEY}")
@@ -137,7 +137,7 @@ def refuse_first_key(caller: Caller) -> None:
 
 FormDep = Annotated[dict[str, str], Depends(form_fields)]
 AdminDep = Annotated[Caller, Depends(admin_only)]
-# Closed before the answer is sent: what is told of the answer (the audit log) needs SQLite's one place for writers.
+# Closed before the response is sent: the audit log entry of the response needs SQLite's single writer slot.
 SessionDep = Annotated[Session, Depends(get_session, scope="function")]
 IdempotencyKey = Annotated[
     str | None,

@@ -1,12 +1,12 @@
-"""Checks before authentication: under which host name a request comes, and from which site's page.
+"""Checks before authentication: the request's host name and the origin of the page that sent it.
 
-A service on the loopback address is reachable from every web page that the same person has open, in two ways:
+Any web page open in a user's browser can reach a service on the loopback address, in two ways:
 
-- *Cross-site requests.* A page may POST anywhere. Browsers say where a request comes from (`Sec-Fetch-Site`, `Origin`);
-  a request that changes something and comes from another origin is refused. Programs send neither header.
-- *DNS rebinding.* A page at evil.example may point its own name to 127.0.0.1 and then is "same origin". Its requests
-  carry that name as `Host`; only names of this service are served. An IP address cannot be rebound, so that every one is
-  served, which Starlette's `TrustedHostMiddleware` cannot express.
+- *Cross-site requests.* A page may POST anywhere. Browsers send the origin of a request (`Sec-Fetch-Site`, `Origin`); the
+  check refuses state-changing requests from other origins. Other clients send neither header.
+- *DNS rebinding.* A page at evil.example may point its own name to 127.0.0.1 and is then "same origin". Its requests
+  carry that name as `Host`, so the check accepts only this service's names. An IP address cannot be rebound, so every IP
+  address is accepted, which Starlette's `TrustedHostMiddleware` cannot express.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from services.api.connections import with_body_timeout
 from services.api.problems import problem, too_large
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-_OWN_SITE = ("same-origin", "none")  # "none" is a person typing an address
-# Set on every answer that does not set them itself: no cache keeps it, and a browser that shows it loads and runs nothing.
+_OWN_SITE = ("same-origin", "none")  # "none": the user typed the address
+# Defaults for responses that do not set them: no cache stores the response, and a browser loads and runs nothing from it.
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -35,10 +35,10 @@ class HostCheck:
     """ASGI middleware; it also limits how long a body may take and sets the headers of `_HEADERS`.
 
     Args:
-        app: the application behind it.
-        allowed_hosts: host names, besides localhost and IP addresses, that are served.
-        max_body_bytes: larger announced bodies are refused before they are read (others are refused by FastAPI).
-        body_seconds: how long a request's body may take.
+        app: the wrapped application.
+        allowed_hosts: accepted host names, besides localhost and IP addresses.
+        max_body_bytes: a body with a larger Content-Length is refused before it is read (FastAPI refuses the others).
+        body_seconds: time limit for a request's body.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class HostCheck:
         self._body_seconds = body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve, or answer with a problem document."""
+        """Pass the request on, or answer with a problem document."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

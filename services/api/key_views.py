@@ -1,4 +1,4 @@
-"""What the API shows of keys, users and the audit log. None of it holds a secret but `NewKeyView`, once."""
+"""API views of keys, users and the audit log. Only `NewKeyView` holds a secret, shown once."""
 
 from __future__ import annotations
 
@@ -77,23 +77,23 @@ class AuditView(View):
 
 
 def key_view(row: ApiKey, user: User) -> KeyView:
-    """A key as lists show it."""
+    """Return a key's view for lists."""
     quotas = Quotas.model_validate(user.quotas or {})
     return KeyView(**same_fields(KeyView, row), user=user.name, state=state_of(row), quotas=quotas)
 
 
 def new_key_view(made: NewKey) -> NewKeyView:
-    """A key as it is shown once."""
+    """Return a new key's view, with its secret text."""
     return NewKeyView(**dict(key_view(made.row, made.user)), key=made.text)
 
 
 def audit_view(row: AuditEntry) -> AuditView:
-    """An entry of the audit log."""
+    """Return the view of an audit log entry."""
     return AuditView(**same_fields(AuditView, row), user=row.user_name)
 
 
 def state_of(row: ApiKey) -> KeyState:
-    """Whether a key can be used now."""
+    """Return the state of a key now."""
     if row.revoked_at is not None:
         return "revoked"
     if row.expires_at is not None and row.expires_at <= utc_now():

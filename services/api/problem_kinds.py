@@ -1,6 +1,6 @@
-"""What kinds of problem this service answers with, in plain words: the `type` of a problem document leads to these (RFC 9457).
+"""The kinds of problem documents (RFC 9457), described in plain words for the pages that their `type` links to.
 
-One kind for each HTTP status, since a client decides by the status; the document's `detail` says what it was this time.
+There is one kind per HTTP status, because clients branch on the status; the document's `detail` describes the occurrence.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ class Kind:
     """One kind of problem.
 
     Attributes:
-        status: the HTTP status that it comes with.
-        name: the end of its address.
-        title: what happened, as a headline.
-        meaning: what it means.
-        remedies: what whoever meets it can do, likeliest first.
+        status: the HTTP status.
+        name: the last part of its URL path.
+        title: a headline.
+        meaning: what the problem means.
+        remedies: what the client can do, most likely remedy first.
     """
 
     status: int

@@ -1,7 +1,7 @@
 """Errors as problem documents (RFC 9457): `application/problem+json` with type, title, status, detail, errors.
 
-Each `type` leads to a page of ours that says what it means, see `problem_kinds`. Untrusted text (a candidate's source, a
-compiler's message) never becomes part of one: `input` values of validation errors are left out on purpose.
+Each `type` links to a page that explains the problem, see `problem_kinds`. Documents never contain untrusted text (a
+candidate's source, a compiler's message): `input` values of validation errors are omitted on purpose.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from services.db.trouble import of_storage
 from services.errors import Conflict, Forbidden, NotFound, NotReady, QuotaExceeded, Refused, ServiceError
 
 _log = logging.getLogger(__name__)
-_BACK_IN_S = "2"  # how long PostgreSQL's restart takes
-# where a request's parts come from; a client knows its fields by their own names
+_BACK_IN_S = "2"  # typical duration of a PostgreSQL restart
+# FastAPI's prefixes of field locations; clients know a field by its name alone.
 _PLACES = ("body", "query", "path", "header")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _STATUS_OF = {NotFound: 404, NotReady: 409, Conflict: 409, Refused: 422, Forbidden: 403, QuotaExceeded: 429}
@@ -40,7 +40,7 @@ def problem(
     headers: dict[str, str] | None = None,
     more: dict[str, Any] | None = None,
 ) -> JSONResponse:
-    """A problem document as a response; `errors` names fields: {"field", "message"}, `more` are members of its own."""
+    """Return a problem document; `errors` lists fields as {"field", "message"}, `more` holds additional members."""
     body: dict[str, Any] = {
         "type": OF_STATUS[status].type if status in OF_STATUS else "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -54,12 +54,12 @@ def problem(
 
 
 def too_large(limit_bytes: int) -> JSONResponse:
-    """The 413 of a body over the limit."""
+    """Return the 413 for a body over the limit."""
     return problem(413, f"the request body is larger than this service accepts ({limit_bytes} bytes)")
 
 
 def database_away(error: Exception) -> JSONResponse:
-    """The 503 of a request that the database did not answer."""
+    """Return the 503 for a request that found the database unavailable."""
     words = "a request was cut off: the database is away (%s)"
     _log.warning(words, type(getattr(error, "orig", error)).__name__, extra={"trouble": error})
     detail = of_storage(error) or "the database does not answer; ask again in a moment"
@@ -67,7 +67,7 @@ def database_away(error: Exception) -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Have every error of `app` answered with a problem document."""
+    """Install handlers that answer every error of `app` with a problem document."""
 
     async def service_error(request: Request, error: Exception) -> JSONResponse:
         status = _STATUS_OF.get(type(error), 500)  # type: ignore[call-overload]
@@ -109,7 +109,7 @@ def install(app: FastAPI) -> None:
         return database_away(error)
 
     async def fault(request: Request, error: Exception) -> JSONResponse:
-        # starlette logs the traceback; the client is told nothing of our insides
+        # Starlette logs the traceback; the client gets no internals.
         return problem(500, "the service failed; its log says why")
 
     app.add_exception_handler(ServiceError, service_error)
@@ -122,7 +122,7 @@ def install(app: FastAPI) -> None:
 
 
 def _allowed(app: FastAPI, request: Request) -> list[str]:
-    """Every method that a path has: a route knows its own alone, and a path may be several routes."""
+    """Return every method of a path. A route knows only its own methods, and a path may have several routes."""
     asked = {"type": "http", "path": request.scope["path"], "root_path": "", "headers": []}
     return [
         method
@@ -149,7 +149,7 @@ def _field_error(item: dict[str, Any]) -> dict[str, str]:
     if path and path[0] in _PLACES:
         path = path[1:] or path
     if path[-1:] == ["[key]"]:
-        path.pop()  # pydantic's way to say that the name itself is wrong
+        path.pop()  # pydantic's marker for an invalid key
     if item["type"] == "json_invalid":
         return {"field": "body", "message": f"is not JSON: {item['ctx']['error']}"}
     if item["type"] == "extra_forbidden":

@@ -1,9 +1,9 @@
-"""Is the service on this machine alive and ready? For health checks of containers, which hold no key.
+"""Checks that the service on this machine is alive and ready, for container health checks, which hold no key.
 
-    python -m services.api.ready [URL]      # exit status 0: yes; what it found as JSON
+    python -m services.api.ready [URL]      # exit status 0: ready; prints its findings as JSON
 
-GET /healthz needs no key and says that the process answers; the rest of what GET /readyz says is looked up with this
-process's own settings.
+GET /healthz needs no key and shows that the process answers. This process runs the checks of GET /readyz itself, with its
+own settings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TIMEOUT_S = 5.0
 
 
 def main(url: str = "http://127.0.0.1:8000") -> int:
-    """The exit status."""
+    """Print the findings and return the exit status."""
     settings = get_settings()
     found = readiness(database(settings.database), celery, settings)
     try:

@@ -1,9 +1,9 @@
-"""One task that polls the database for all open event streams and wakes those whose job has news.
+"""One task polls the database for all open event streams and wakes those whose job has new events.
 
-One query asks for the newest event of all; a stream whose job has new events is woken and reads them itself, in order. Ids of
-different jobs do not become visible in order (PostgreSQL hands them out before commit), so every few seconds each watched job is
-looked at by itself; that also finds jobs that ended without a further event. A stream ends with its key, and whether a key is
-still valid is asked once for all of its streams.
+One query fetches the newest event id of all jobs; a stream whose job has new events is woken and reads them itself, in order.
+Ids of different jobs do not become visible in order (PostgreSQL assigns them before commit), so every few seconds the task
+checks each watched job separately; that also finds jobs that ended without a further event. A stream ends when its key is no
+longer valid; all streams of a key share one validity check.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_OF_ONE = 600
 
 @dataclass(eq=False)
 class Watcher:
-    """One stream: `seen` is the last event that it has sent; `woken` says that there is something to look at."""
+    """One stream: `seen` is the id of the last event sent; `woken` is set when the stream should read the log."""
 
     job_id: str
     seen: int
@@ -42,12 +42,12 @@ class Watcher:
 
 
 class EventStreams:
-    """Wakes streams. Lives on one event loop.
+    """Wakes streams. Runs on one event loop.
 
     Args:
-        database: where events are.
-        stopping: set when the service stops; then every stream is woken.
-        most: how many streams of one caller's there may be at a time: each is a connection, of which there are not many.
+        database: the database that holds the events.
+        stopping: set when the service stops; every stream is then woken.
+        most: open streams allowed per caller; each holds a connection, and connections are limited.
     """
 
     def __init__(self, database: Database, stopping: asyncio.Event, most: int = MOST_OF_ONE) -> None:
@@ -56,16 +56,16 @@ class EventStreams:
         self._most = most
         self._open: Counter[str] = Counter()
         self._watchers: dict[str, set[Watcher]] = {}
-        self._keys: dict[str, tuple[float, bool]] = {}  # when asked, and the answer
+        self._keys: dict[str, tuple[float, bool]] = {}  # time and result of the last check
         self._task: asyncio.Task[None] | None = None
 
     def is_full(self, whose: str) -> bool:
-        """Whether this caller has as many streams open as one may have."""
+        """Whether this caller has reached the limit of open streams."""
         return self._open[whose] >= self._most
 
     @contextmanager
     def watching(self, job_id: str, seen: int, whose: str = "") -> Iterator[Watcher]:
-        """A caller's watcher of a job, woken whenever it may have something new, until the block ends."""
+        """Register a caller's watcher of a job for the duration of the block; it is woken when the job may have new events."""
         watcher = Watcher(job_id, seen)
         self._open[whose] += 1
         self._watchers.setdefault(job_id, set()).add(watcher)
@@ -75,7 +75,7 @@ class EventStreams:
             yield watcher
         finally:
             self._open[whose] -= 1
-            self._open += Counter()  # forgets callers without any
+            self._open += Counter()  # drops callers without open streams
             others = self._watchers[job_id]
             others.discard(watcher)
             if not others:
@@ -84,12 +84,12 @@ class EventStreams:
                 self._keys.clear()
 
     async def key_is_valid(self, key_id: str) -> bool:
-        """Whether a key that was valid still is; the answer is at most `KEY_KEPT_S` old."""
+        """Whether a key is still valid; the result is at most `KEY_KEPT_S` seconds old."""
         now = time.monotonic()
         asked_at, was_valid = self._keys.get(key_id, (-math.inf, True))
         if now - asked_at < KEY_KEPT_S:
             return was_valid
-        self._keys[key_id] = (now, was_valid)  # other streams do not ask meanwhile
+        self._keys[key_id] = (now, was_valid)  # other streams use the old result during this check
         valid = await run_in_threadpool(_is_valid, self._database, key_id)
         self._keys[key_id] = (now, valid)
         return valid
@@ -108,7 +108,7 @@ class EventStreams:
                         if settled or any((last or 0) > one.seen for one in self._watchers.get(job_id, ()))
                     )
                     asked_at = time.monotonic()
-            except SQLAlchemyError as error:  # the database is being restarted: the next look finds it again
+            except SQLAlchemyError as error:  # e.g. the database is restarting: the next poll retries
                 _log.warning("events cannot be read now: %s", type(error).__name__)
             try:
                 await asyncio.wait_for(self._stopping.wait(), LOOK_EVERY_S)
@@ -123,7 +123,7 @@ class EventStreams:
 
 
 def _is_valid(database: Database, key_id: str) -> bool:
-    """False where the database is away: the stream ends, and a client that reconnects is authenticated again."""
+    """Whether a key is valid; False if the database is unavailable, which ends the stream. A reconnect authenticates again."""
     try:
         with database.read() as session:
             return is_valid(session, key_id)
@@ -133,7 +133,7 @@ def _is_valid(database: Database, key_id: str) -> bool:
 
 
 def _changed(database: Database, since: int) -> tuple[int, list[str]]:
-    """The newest event's id, and the jobs that have events after `since` (none at the very first look)."""
+    """Return the newest event id, and the jobs with events after `since` (none at the very first poll)."""
     with database.read() as session:
         newest = session.scalar(select(func.max(Event.id))) or 0
         if not since or newest <= since:
@@ -142,7 +142,7 @@ def _changed(database: Database, since: int) -> tuple[int, list[str]]:
 
 
 def _each(database: Database, job_ids: Collection[str]) -> list[tuple[str, int | None, bool]]:
-    """For each job its newest event, and whether nothing more is to be expected."""
+    """Return for each job its id, its newest event id, and whether no more events will come."""
     newest = select(func.max(Event.id)).where(Event.job_id == Job.id).scalar_subquery()
     waiting = exists().where(Evaluation.job_id == Job.id, Evaluation.state.not_in(FINAL_STATES))
     settled = Job.state.in_(FINAL_STATES) & ~waiting

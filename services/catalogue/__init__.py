@@ -1,1 +1,1 @@
-"""Tasks that a user imported: found in a checkout, linted, registered in the data folder, reported."""
+"""Import of user tasks: find them in a checkout, lint, register in the data folder, report."""

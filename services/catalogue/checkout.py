@@ -1,6 +1,6 @@
-"""Finds the tasks of a KernelBench checkout: folders `level1` to `level4` of files whose names begin with a number.
+"""Finds the tasks of a KernelBench checkout: numbered files in the folders `level1` to `level4`.
 
-All versions since v0 keep them in a folder `KernelBench`; it may be given itself, or the repository around it. Files are
+All versions since v0 keep them in a folder `KernelBench`; the path may be that folder or the repository around it. Files are
 read as text and never imported.
 """
 
@@ -12,14 +12,14 @@ from pathlib import Path
 
 LEVELS = ("level1", "level2", "level3", "level4")
 _NUMBERED = re.compile(r"\d+_.*\.py")
-#: Copies that a later version replaced are kept beside it under this ending.
+#: Suffix of old copies kept beside the version that replaced them.
 _REPLACED = "_OLD"
 _MOST_BYTES = 1 << 20
 _DEPTH = 2
 
 
 class NotKernelBench(Exception):
-    """A path that holds no tasks of KernelBench; the message is for the user."""
+    """The path contains no KernelBench tasks; the message is for the user."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class TaskFile:
     """One file of a checkout.
 
     Attributes:
-        name: under which it is registered.
+        name: the name to register it under.
         level: 1 to 4.
-        path: of the file.
+        path: the path of the file.
     """
 
     name: str
@@ -37,11 +37,11 @@ class TaskFile:
     path: Path
 
     def read(self) -> str:
-        """Its text.
+        """Return the file's text.
 
         Raises:
-            ValueError: it is no text or too large.
-            OSError: it cannot be read.
+            ValueError: not text, not a regular file, or too large.
+            OSError: the file cannot be read.
         """
         if not self.path.is_file() or self.path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"the file is larger than {_MOST_BYTES >> 20} MiB, or none")
@@ -49,7 +49,7 @@ class TaskFile:
 
 
 def find(path: Path) -> list[TaskFile]:
-    """All task files of a checkout, by level and number.
+    """Return all task files of a checkout, by level and number.
 
     Raises:
         NotKernelBench: there are none.
@@ -75,7 +75,7 @@ def _roots(path: Path) -> list[Path]:
             if child.is_dir() and not child.is_symlink() and not child.name.startswith(".")
         ]
         roots += layer
-    # What models wrote lies in folders of the same names; the tasks themselves come first.
+    # Folders of model outputs use the same level names, so search the `KernelBench` folder first.
     return sorted(roots, key=lambda root: root.name.lower() != "kernelbench")
 
 
@@ -101,7 +101,7 @@ def _number(file: Path) -> int:
 
 
 def _has_model(file: Path) -> bool:
-    """Whether it looks like a task; one that cannot be read may be, and is reported by its name."""
+    """Whether the file looks like a task; an unreadable one counts, and the report lists it."""
     try:
         return file.stat().st_size > _MOST_BYTES or "Model" in file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

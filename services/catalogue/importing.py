@@ -1,7 +1,7 @@
-"""An import: lint and shape inference of each file, in the sandboxes of several referees side by side.
+"""Imports tasks: lint and shape inference of each file, in the sandboxes of several parallel referees.
 
-What is sound is registered every few seconds, and can be used while the rest goes on. What was found of a file is kept in a journal:
-an import that was stopped goes on where it was, and files that did not change are not looked at again.
+Sound tasks are registered every few seconds and can be used while the import continues. A journal keeps the results: a
+stopped import resumes where it was, and unchanged files are not checked again.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from evaluator.sources import TaskSource, sha256_of
 from services.catalogue import registry
 from services.catalogue.checkout import TaskFile
 
-#: Of texts that fetch weights or code when they run.
+#: Matches source that downloads weights or code when it runs.
 _DOWNLOADS = re.compile(
     r"\b(from_pretrained|hf_hub_download|snapshot_download|load_state_dict_from_url|urlretrieve|urlopen)\s*\("
     r"|\btorch\.hub\.load"
 )
 _DOWNLOAD = "it needs a download (weights or code from the network), and tasks run without a network"
 _DEADLINE_S = 180.0
-#: Findings of a file that cannot be told from what a missing network does to it.
+#: Findings that the missing network may have caused.
 _MAY_BE_NETWORK = (
     "needs_network",
     "needs_package",
@@ -45,10 +45,10 @@ _MAY_BE_NETWORK = (
     "contract",
 )
 
-#: Seconds from one registration of what has come so far to the next.
+#: Interval between registrations of the results so far.
 _REGISTER_EVERY_S = 5.0
 
-#: How the report calls each state.
+#: The report's wording for each state.
 _STATES = {
     "sound": "registered",
     "marked": "registered with remarks",
@@ -63,42 +63,42 @@ class Lints(Protocol):
     """The part of :class:`evaluator.client.Referee` that an import needs."""
 
     def lint(self, task: TaskSource, *, fresh: bool = False, deadline_s: float = 120.0) -> dict[str, Any]:
-        """See there."""
+        """See `Referee.lint`."""
         ...
 
     def restart(self) -> None:
-        """See there."""
+        """See `Referee.restart`."""
         ...
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What came of an import.
+    """The result of an import.
 
     Attributes:
-        folder: of the registered tasks and the two reports.
-        counts: files by state: ``sound``, ``marked``, ``refused`` and ``unknown``.
+        folder: contains the registered tasks and the two reports.
+        counts: number of files by state: ``sound``, ``marked``, ``refused`` and ``unknown``.
     """
 
     folder: Path
     counts: Counter[str]
 
 
-#: Starts a referee, in the thread that will ask it.
+#: Starts a referee, in the thread that will use it.
 Start = Callable[[], Lints]
 
 
 def run(
     files: Sequence[TaskFile], starts: Sequence[Start], device: str, data_dir: Path, progress: Progress
 ) -> Imported:
-    """Looks at every file and registers those that are sound or only marked, also where it is stopped before the end.
+    """Check every file and register the sound and the marked ones, even if the import is stopped early.
 
     Args:
-        files: of the checkout.
-        starts: one for each referee that looks at files, side by side.
-        device: of the referees.
+        files: the files of the checkout.
+        starts: one start function per parallel referee.
+        device: the device of the referees.
         data_dir: see :func:`services.catalogue.registry.folder`.
-        progress: told files done, files in all, and the name of the one that is begun.
+        progress: called with the files done, the total, and the name of the file being started.
 
     Raises:
         EvaluatorError: no referee could be started.
@@ -137,7 +137,7 @@ def run(
 
 
 def _registered(data_dir: Path, files: Sequence[TaskFile]) -> dict[str, tuple[registry.ImportedTask, str]]:
-    """What an earlier import registered of these files, by name, with the texts: it stays until it is known better."""
+    """Tasks and texts that an earlier import registered for these files, by name; kept until a new result replaces them."""
     names = {file.name for file in files}
     found = {}
     for task in registry.list_tasks(data_dir):
@@ -154,7 +154,7 @@ def _register(
     data_dir: Path,
     before: Mapping[str, tuple[registry.ImportedTask, str]],
 ) -> Imported:
-    """Registers what is sound so far, and writes the reports of it."""
+    """Register the usable tasks so far and write the reports."""
     ordered = [rows[file.name] for file in files if file.name in rows]
     tasks: list[registry.ImportedTask] = []
     texts: dict[str, str] = {}
@@ -179,7 +179,7 @@ def _register(
 
 
 def _report_page(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], device: str) -> str:
-    """One self-contained page. Every value is escaped: files and what they say are anybody's."""
+    """Render one self-contained page; all values are untrusted and escaped."""
     template = pages.environment(Path(__file__).parent / "templates").get_template("report.html")
     return template.render(rows=rows, counts=counts, device=device, states=_STATES, told=told)
 
@@ -189,7 +189,7 @@ def _row(file: TaskFile) -> dict[str, Any]:
 
 
 def _known(file: TaskFile, journal: _Journal) -> tuple[dict[str, Any] | None, str]:
-    """What needs no look: of a file that cannot be read, or that has not changed since it was looked at; and its text."""
+    """The result for an unreadable or unchanged file, else None; and the file's text."""
     nothing: dict[str, Any] = {"state": "refused", "findings": [], "inferred": None, "elapsed_s": 0.0}
     try:
         text = file.read()
@@ -202,7 +202,7 @@ def _known(file: TaskFile, journal: _Journal) -> tuple[dict[str, Any] | None, st
 def _looks(
     todo: Sequence[tuple[TaskFile, str]], starts: Sequence[Start]
 ) -> Generator[tuple[TaskFile, str, dict[str, Any] | None]]:
-    """Each file with its text, without a finding when it is begun and with it when it is done, as they come."""
+    """Yield each file and its text twice: with None when its check starts, with the result when it ends."""
     files, said = iter(todo), queue.SimpleQueue[Any]()
     guard, stopping = threading.Lock(), threading.Event()
 
@@ -216,12 +216,12 @@ def _looks(
                     return
                 said.put((file, text, None))
                 said.put((file, text, _looked_at(TaskSource(file.name, text), referee, stopping)))
-        except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the thread that waits
+        except BaseException as error:  # noqa: BLE001 - re-raised in the thread that waits
             said.put(error)
         finally:
             said.put(None)
 
-    # Daemons: a look that goes on when the import is stopped ends with its referee.
+    # Daemon threads: a check still running when the import stops ends with its referee.
     working = 0
     for start in starts[: len(todo)]:
         threading.Thread(target=work, args=(start,), daemon=True).start()
@@ -240,7 +240,7 @@ def _looks(
 
 
 def _looked_at(task: TaskSource, referee: Lints, stopping: threading.Event) -> dict[str, Any]:
-    """State, reason, findings, space and text of one file."""
+    """Check one file; return its state, reason, findings, shape space and text."""
     try:
         report = _lint(task, referee, stopping)
     except EvaluatorError as error:
@@ -273,11 +273,11 @@ def _lint(task: TaskSource, referee: Lints, stopping: threading.Event) -> dict[s
 
 
 class _Journal:
-    """What is known of files, by their texts; one JSON line each, written as soon as it is known.
+    """Results by file name and text digest, one JSON line each, written as soon as they are known.
 
     Args:
-        path: of the file.
-        device: on which files are looked at; what another device said is not used.
+        path: the path of the journal.
+        device: the device of the referees; results of other devices are ignored.
     """
 
     def __init__(self, path: Path, device: str) -> None:
@@ -294,7 +294,7 @@ class _Journal:
             self._file.close()
             raise OSError("another import is running here") from None
         self._known = dict(self._read())
-        # What a killed process left of a line ends here.
+        # Terminate a line that a killed process left incomplete.
         self._file.write("\n")
         return self
 
@@ -310,11 +310,11 @@ class _Journal:
                         yield (fields["name"], fields["sha256"]), fields["found"]
 
     def get(self, name: str, sha256: str) -> dict[str, Any] | None:
-        """What was found of a file."""
+        """Return the stored result for a file, if any."""
         return self._known.get((name, sha256))
 
     def put(self, name: str, sha256: str, found: dict[str, Any]) -> None:
-        """Keeps what was found, unless the machine was to blame."""
+        """Store a result, unless the referee could not check the file."""
         if found["state"] == "unknown":
             return
         line = {"name": name, "sha256": sha256, "place": self._place, "found": found}

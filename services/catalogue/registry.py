@@ -1,6 +1,6 @@
-"""Where imported tasks lie: one folder below the data folder, replaced as a whole, so that it is never half there.
+"""The folder of imported tasks below the data folder; replaced as a whole, so it is never incomplete.
 
-Task files are read as text here and never imported.
+Task files are read as text and never imported.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class ImportedTask:
     """A registered task.
 
     Attributes:
-        name: by which commands and POST bodies find it.
+        name: the name in commands and POST bodies.
         level: 1 to 4.
-        title: name of the file that it came from.
-        sha256: of the registered file.
-        path: of it, below the folder of the registry.
+        title: name of the original file.
+        sha256: digest of the registered file.
+        path: path of the registered file, relative to the registry's folder.
     """
 
     name: str
@@ -42,7 +42,7 @@ def folder(data_dir: Path) -> Path:
 
 
 def list_tasks(data_dir: Path) -> list[ImportedTask]:
-    """All imported tasks, by level and number; none where nothing was imported."""
+    """List all imported tasks by level and number; empty if there are none."""
     try:
         index = json.loads((folder(data_dir) / _INDEX).read_text(encoding="utf-8"))
         return [ImportedTask(**entry) for entry in index["tasks"]]
@@ -51,7 +51,7 @@ def list_tasks(data_dir: Path) -> list[ImportedTask]:
 
 
 def load(data_dir: Path, name: str) -> TaskSource | None:
-    """The imported task of a name, None if there is none."""
+    """Load the imported task of this name; None if there is none."""
     for task in list_tasks(data_dir):
         if task.name == name:
             try:
@@ -64,13 +64,13 @@ def load(data_dir: Path, name: str) -> TaskSource | None:
 def replace(
     data_dir: Path, tasks: Sequence[ImportedTask], texts: Mapping[str, str], reports: Mapping[str, Any]
 ) -> Path:
-    """Registers these tasks in the place of all that were imported before.
+    """Replace all imported tasks with these.
 
     Args:
         data_dir: see :func:`folder`.
-        tasks: what is registered.
-        texts: the file of each, by name.
-        reports: further files, by name.
+        tasks: the tasks to register.
+        texts: the text of each task's file, by task name.
+        reports: additional files, by name.
 
     Returns:
         The folder.

@@ -1,4 +1,4 @@
-"""The typed Python client of the HTTP API. Needs httpx and pydantic, and nothing of the server.
+"""The typed Python client of the HTTP API. Needs only httpx and pydantic, nothing from the server.
 
 from kernelwright.client import BudgetRequest, Client, OptimizeRequest
 

@@ -1,4 +1,4 @@
-"""A client of the HTTP API for Python programs; needs httpx and pydantic alone (the extra `client`, see docs/clients.md)."""
+"""A client of the HTTP API for Python programs; needs only httpx and pydantic (the extra `client`, see docs/clients.md)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from services.jobs.views import CandidateView, EvaluationView, EventView, JobVie
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
-_STREAM_SILENCE_S = 60.0  # the service says something every 25 s
+_STREAM_SILENCE_S = 60.0  # the service sends something every 25 s
 _LONGEST_WAIT_S = 60
 _POLL_S = 1.0
-_PAGE = 100  # the most that a service gives at once
+_PAGE = 100  # the service's largest page
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,79}")
 _PIECE_BYTES = 1 << 16
 View = TypeVar("View", bound=BaseModel)
@@ -34,17 +34,17 @@ Listed = TypeVar("Listed", bound=JobView | CandidateView)
 
 
 class Client:
-    """A service, asked by a program.
+    """A client of one service.
 
-    Everything that is returned is typed (`services.jobs.views`); what a candidate or a compiler wrote in it is text from
-    strangers. Errors are those of `services.client.errors`. Requests that may be repeated are repeated when nobody
-    answers; `submit` and `evaluate` carry an idempotency key, so that a repeated one makes nothing twice.
+    Results are typed (`services.jobs.views`); text in them from a candidate or a compiler is untrusted. Errors are those of
+    `services.client.errors`. Repeatable requests are retried if no response arrives; `submit` and `evaluate` send an
+    idempotency key, so a retry creates nothing twice.
 
     Args:
-        url: where the service is.
-        api_key: sent as a bearer token; by default the environment's KERNELWRIGHT_API_KEY.
-        timeout_s: seconds without a byte after which a request is given up.
-        allow_insecure_key: send the key over plain http to another machine.
+        url: the service's address.
+        api_key: sent as a bearer token; defaults to the environment's KERNELWRIGHT_API_KEY.
+        timeout_s: seconds without a byte after which a request fails.
+        allow_insecure_key: allow sending the key over plain http to another machine.
 
     Example:
         with Client() as client:
@@ -84,44 +84,44 @@ class Client:
         """Start a job.
 
         Args:
-            request: what to optimize, and within what limits.
-            idempotency_key: the same key and request within a day is the same job; a new one by default.
+            request: what to optimize, and the limits.
+            idempotency_key: the same key and request within a day return the same job; by default a new key.
         """
         return self._make("/optimize", request, idempotency_key, JobView)
 
     def jobs(self, *, limit: int | None = None) -> Iterator[JobView]:
-        """Jobs, newest first: all of them, page by page, or the first `limit`."""
+        """List jobs, newest first: all of them, page by page, or the first `limit`."""
         return self._pages("/jobs", JobView, limit)
 
     def job(self, job_id: str) -> JobView:
-        """One job as it is now."""
+        """Return one job's current state."""
         return self._look(f"/jobs/{_id(job_id)}", JobView)
 
     def candidates(self, job_id: str, *, limit: int | None = None) -> Iterator[CandidateView]:
-        """Candidates of a job in order of arrival, with their verdicts: all of them, page by page, or the first `limit`."""
+        """List a job's candidates with verdicts in order of arrival: all of them, page by page, or the first `limit`."""
         return self._pages(f"/jobs/{_id(job_id)}/candidates", CandidateView, limit)
 
     def add_candidate(self, job_id: str, request: CandidateRequest) -> CandidateView:
-        """Add a candidate of your own to a job. Sent once: where no answer comes, look at `candidates`."""
+        """Add your own candidate to a job. Never retried: if no response arrives, check `candidates`."""
         body = request.model_dump(mode="json", exclude_unset=True)
         return _view(self._exchange.ask("POST", f"/jobs/{_id(job_id)}/candidates", json=body), CandidateView)
 
     def cancel(self, job_id: str) -> JobView:
-        """Stop a job; asking twice, or asking one that has ended, changes nothing."""
+        """Stop a job; has no effect on a job that is already stopping or has ended."""
         return _view(self._exchange.ask("POST", f"/jobs/{_id(job_id)}/cancel", again=True), JobView)
 
     def watch(self, job_id: str, *, after: int = 0, tries: int = 6) -> Iterator[EventView]:
-        """Events of a job as they happen, until nothing more will.
+        """Yield a job's events as they happen, until no more will come.
 
-        A stream that breaks off is taken up behind the last event seen, so that none is missed and none comes twice.
+        A broken stream is resumed after the last event seen, so no event is lost or repeated.
 
         Args:
             job_id: the job.
             after: id of the last event already seen.
-            tries: how many connections in a row may fail.
+            tries: consecutive connections that may fail.
 
         Raises:
-            Unreachable: the service stayed away.
+            Unreachable: the service stayed unreachable.
         """
         path = f"/jobs/{_id(job_id)}/events"
         failed, asked_s = 0, None
@@ -153,14 +153,14 @@ class Client:
                 failed += 1
                 if failed >= tries:
                     self._exchange.unreachable(error)
-            if not heard:  # a stream that ended behind an event has ended with the job, or goes on at once
+            if not heard:  # a stream that delivered events ended with the job or resumes at once
                 pause(max(failed, 1), asked_s if failed <= 1 else None)
 
     def wait(self, job_id: str, *, seconds: float | None = None) -> JobView:
-        """The job once it has ended, or waits for answers to a batch.
+        """Wait until the job ends or needs answers to a batch, and return it.
 
         Raises:
-            WaitedTooLong: it has not within `seconds`; it goes on.
+            WaitedTooLong: not within `seconds`; the job continues.
         """
         return self._until(lambda: self.job(job_id), seconds, f"job {job_id}")
 
@@ -170,15 +170,15 @@ class Client:
         path: str | Path,
         on_progress: Callable[[int, int | None], None] | None = None,
     ) -> Path:
-        """Download a job's bundle to a file, which appears when it is whole.
+        """Download a job's bundle to a file, which appears once it is complete.
 
         Args:
             job_id: the job.
             path: the file, or a folder to put it into.
-            on_progress: told the bytes that came, and how many will if that is known.
+            on_progress: called with the bytes received and the total, if known.
 
         Raises:
-            Conflict: the job has made no bundle (yet).
+            Conflict: the job has no bundle (yet).
         """
         target = Path(path)
         if target.is_dir():
@@ -205,11 +205,11 @@ class Client:
 
         Args:
             request: the task and the candidate.
-            seconds: how long to wait; None for as long as the request's own deadline and the queue take.
+            seconds: how long to wait; None waits as long as the request's own deadline and the queue take.
             idempotency_key: as in `submit`.
 
         Raises:
-            WaitedTooLong: no verdict in time; the evaluation goes on, unless `cancel_evaluation` stops it.
+            WaitedTooLong: no verdict in time; the evaluation continues unless `cancel_evaluation` stops it.
         """
         wait_s = _LONGEST_WAIT_S if seconds is None else max(0, min(_LONGEST_WAIT_S, int(seconds)))
         began = time.monotonic()
@@ -220,20 +220,20 @@ class Client:
         return self._until(lambda: self.evaluation(made.id), left, f"evaluation {made.id}")
 
     def evaluation(self, evaluation_id: str) -> EvaluationView:
-        """One evaluation as it is now."""
+        """Return one evaluation's current state."""
         return self._look(f"/evaluations/{_id(evaluation_id)}", EvaluationView)
 
     def cancel_evaluation(self, evaluation_id: str) -> EvaluationView:
-        """Stop an evaluation; asking twice, or asking one that has ended, changes nothing."""
+        """Stop an evaluation; has no effect on one that is already stopping or has ended."""
         path = f"/evaluations/{_id(evaluation_id)}/cancel"
         return _view(self._exchange.ask("POST", path, again=True), EvaluationView)
 
     def batch(self, job_id: str) -> str:
-        """What a waiting job would ask its models: an input file of OpenAI's Batch API."""
+        """Return a waiting job's requests to its models as an input file of OpenAI's Batch API."""
         return self._exchange.ask("GET", f"/jobs/{_id(job_id)}/batch", again=True).text
 
     def answer_batch(self, job_id: str, answers: str, *, more: bool = False) -> JobView:
-        """Hand in answers; with `more` the job waits for others. Sent once."""
+        """Send answers to a batch; with `more`, the job waits for further ones. Never retried."""
         body = {"answers": answers, "more": more}
         return _view(self._exchange.ask("POST", f"/jobs/{_id(job_id)}/batch", json=body), JobView)
 
@@ -257,7 +257,7 @@ class Client:
             params = {"limit": min(_PAGE, left or _PAGE)} | ({} if after is None else {"after": after})
             page = _view(self._exchange.ask("GET", path, again=True, params=params), Page[view])  # type: ignore[valid-type]
             yield from page.data[:left]
-            # a page that says there is more and shows nothing would be asked for again for ever
+            # an empty page that claims more would be requested forever
             if not page.has_more or not page.data or page.last_id == after:
                 return
             after = page.last_id
@@ -275,7 +275,7 @@ class Client:
 
 
 def _id(given: str) -> str:
-    """An id as part of a path: nothing in it may lead elsewhere."""
+    """Validate an id for use as one segment of a URL path."""
     if not _ID.fullmatch(given):
         raise ValueError(f"{given[:80]!r} is no id")
     return given
@@ -311,7 +311,7 @@ def _written(
                     on_progress(file.tell(), total)
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # as any other file that is written here; mkstemp keeps it to oneself
+        os.chmod(name, 0o666 & ~umask)  # the default mode of new files; mkstemp makes them private
         os.replace(name, target)
     except BaseException:
         os.unlink(name)

@@ -1,18 +1,18 @@
-"""What can go wrong when a service is asked.
+"""Errors of requests to a service.
 
 ClientError
-├── UnsafeAddress     a key would travel in the clear, or the address is none
-├── Unreachable       nobody answers, or not in time
-├── UnexpectedAnswer  an answer that is not this service's
-├── WaitedTooLong     the job or evaluation has not ended within the time given; it goes on
-└── Problem           the service says no, in a problem document (RFC 9457)
-    ├── Unauthorized  401: no key, or one that is not valid
-    ├── Forbidden     403: the key may not
+├── UnsafeAddress     a key would be sent unencrypted, or the address is invalid
+├── Unreachable       no response, or not in time
+├── UnexpectedAnswer  a response that this service does not send
+├── WaitedTooLong     the job or evaluation has not ended in the given time; it continues
+└── Problem           the service refused, with a problem document (RFC 9457)
+    ├── Unauthorized  401: no key, or an invalid one
+    ├── Forbidden     403: the key lacks permission
     ├── NotFound      404
-    ├── Conflict      409: not yet, or another request with the same idempotency key
+    ├── Conflict      409: not ready yet, or the idempotency key was used for another request
     ├── TooLarge      413
     ├── Invalid       422: `errors` names the fields
-    ├── TooMany       429: `retry_after_s` says when to ask again
+    ├── TooMany       429: `retry_after_s` says when to retry
     └── ServiceFault  500 and above
 """
 
@@ -23,26 +23,26 @@ from dataclasses import dataclass
 
 
 class ClientError(Exception):
-    """Base of everything that the client raises on purpose; `str()` is a sentence for people."""
+    """Base of all errors that the client raises on purpose; `str()` is a sentence for people."""
 
 
 class UnsafeAddress(ClientError):
-    """The request was not sent, since its key would have been readable on the way."""
+    """The request was not sent: its key would have been unencrypted, or its address is invalid."""
 
 
 class Unreachable(ClientError):
-    """No answer came."""
+    """No response arrived."""
 
 
 class UnexpectedAnswer(ClientError):
-    """An answer came that is not what this service says; perhaps something else listens there."""
+    """The response is not one this service sends; another program may be listening there."""
 
 
 class WaitedTooLong(ClientError):
-    """What was waited for has not ended in time.
+    """The job or evaluation has not ended in time.
 
     Attributes:
-        waited_for: its id.
+        waited_for: the id of the job or evaluation.
     """
 
     def __init__(self, text: str, waited_for: str) -> None:
@@ -52,7 +52,7 @@ class WaitedTooLong(ClientError):
 
 @dataclass(frozen=True)
 class WrongField:
-    """One wrong field of a request: its dotted name and what is wrong with it."""
+    """One invalid field of a request: its dotted name and the error."""
 
     field: str
     message: str
@@ -63,10 +63,10 @@ class Problem(ClientError):
 
     Attributes:
         status: the HTTP status.
-        type: the problem's type, an address that says more.
+        type: the problem's type, a URI with further information.
         detail: one sentence.
-        errors: fields at fault.
-        retry_after_s: when the service says to ask again, if it does.
+        errors: the invalid fields.
+        retry_after_s: seconds to wait before a retry, if the service says so.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Problem(ClientError):
         status: int,
         detail: str,
         *,
-        type: str = "about:blank",  # noqa: A002 - RFC 9457's own name
+        type: str = "about:blank",  # noqa: A002 - the name in RFC 9457
         errors: Sequence[WrongField] = (),
         retry_after_s: float | None = None,
     ) -> None:
@@ -88,35 +88,35 @@ class Problem(ClientError):
 
 
 class Unauthorized(Problem):
-    """No key was sent, or one that the service does not take."""
+    """No key was sent, or the service does not accept it."""
 
 
 class Forbidden(Problem):
-    """The key's scopes, or the service's door, do not allow it."""
+    """The key's scopes or the service's access rules do not allow it."""
 
 
 class NotFound(Problem):
-    """There is no such thing, or it is somebody else's."""
+    """The resource does not exist or belongs to another user."""
 
 
 class Conflict(Problem):
-    """It contradicts what is: not ready yet, or an idempotency key that was used for something else."""
+    """Conflict with the current state: not ready yet, or the idempotency key was used for another request."""
 
 
 class TooLarge(Problem):
-    """The request is larger than the service takes."""
+    """The request is larger than the service accepts."""
 
 
 class Invalid(Problem):
-    """A request that makes no sense to the service; `errors` names the fields."""
+    """The service rejected the request as invalid; `errors` names the fields."""
 
 
 class TooMany(Problem):
-    """A rate limit or a quota."""
+    """A rate limit or quota was reached."""
 
 
 class ServiceFault(Problem):
-    """The service failed, or something in front of it did."""
+    """The service, or a proxy in front of it, failed."""
 
 
 OF_STATUS: dict[int, type[Problem]] = {

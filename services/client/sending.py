@@ -1,9 +1,9 @@
-"""One HTTP exchange with a service: who may see the key, what is tried again, what an error means.
+"""HTTP exchanges with a service: protection of the key, retries, and errors.
 
-*The key* goes in `Authorization: Bearer` over https, or over plain http to this machine alone: any machine on the way
-could read and use it. Redirects are not followed, and a proxy of the environment is not asked for loopback addresses.
+The key is sent in `Authorization: Bearer` over https, or over plain http to this machine only, since any machine in between
+could read and use it. Redirects are not followed, and the environment's proxy is not used for loopback addresses.
 
-*Tried again* is only what may happen twice: GET, cancelling, and what carries an `Idempotency-Key`.
+Only idempotent requests are retried: GET, cancel, and requests with an `Idempotency-Key`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 30.0
 _PASSING = frozenset(
     {429, 502, 503, 504}
-)  # what a busy or restarting service, or the proxy before it, answers
+)  # responses of a busy or restarting service, or of a proxy in front of it
 _LONGEST_TEXT = 2000
 _MOST_FIELDS = 50
 _KEY = re.compile(r"[\x21-\x7e]+")
@@ -46,13 +46,13 @@ class Exchange:
     """Sends requests to one service.
 
     Args:
-        url: where it is, for example https://kernels.example.org; a path in it is kept.
+        url: its address, for example https://kernels.example.org; a path in it is kept.
         api_key: None for no key.
-        timeout_s: seconds without a byte after which a request is given up.
-        allow_insecure_key: send the key over plain http to another machine, too.
+        timeout_s: seconds without a byte after which a request fails.
+        allow_insecure_key: allow sending the key over plain http to another machine.
 
     Raises:
-        UnsafeAddress: the key must not go there, or the address is no http address.
+        UnsafeAddress: the key must not be sent there, or the address or the key is malformed.
     """
 
     def __init__(
@@ -100,19 +100,19 @@ class Exchange:
         timeout_s: float | None = None,
         **options: Any,
     ) -> httpx.Response:
-        """Send a request and return the answer of success.
+        """Send a request and return its successful response.
 
         Args:
             method: the HTTP method.
             path: the path below the service's address.
-            again: whether it may be sent more than once.
-            headers: further headers.
-            timeout_s: instead of the usual one.
+            again: whether the request may be retried.
+            headers: additional headers.
+            timeout_s: overrides the default timeout.
             options: `json` or `params`, as httpx takes them.
 
         Raises:
             Problem: the service refused.
-            Unreachable: no answer, after the last try.
+            Unreachable: no response on the last try.
         """
         if timeout_s is not None:
             options["timeout"] = httpx.Timeout(timeout_s, connect=_CONNECT_S)
@@ -136,39 +136,39 @@ class Exchange:
     def stream(
         self, path: str, headers: Mapping[str, str], read_timeout_s: float
     ) -> Iterator[httpx.Response]:
-        """GET an answer piece by piece; errors of the transport are httpx's own, for the caller to judge."""
+        """GET a streamed response; transport errors are raised as httpx's own, for the caller to handle."""
         timeout = httpx.Timeout(_CONNECT_S, read=read_timeout_s)
         with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
             yield response
 
     def unreachable(self, error: Exception) -> NoReturn:
-        """Raise `Unreachable` for an error of the transport."""
+        """Raise `Unreachable` for a transport error."""
         said = str(error) or type(error).__name__
         raise Unreachable(f"no service answers at {self.shown} ({said})") from None
 
 
 def api_key_of(given: str | None) -> str | None:
-    """The key that was given, else that of the environment; an empty one is none."""
+    """The given key, else the environment's; an empty key counts as none."""
     return (given if given is not None else os.environ.get(KEY_VARIABLE, "").strip()) or None
 
 
 def is_passing(response: httpx.Response) -> bool:
-    """Whether the same request may be answered otherwise in a moment; not where the service names a longer time."""
+    """Whether a retry may soon succeed; False if the service asks for a longer wait than `_LONGEST_PAUSE_S`."""
     asked_s = retry_after(response)
     if asked_s is not None and asked_s > _LONGEST_PAUSE_S:
         return False
-    # a conflict that says when to ask again is a race with our own request, whose answer was lost
+    # a 409 with Retry-After is a race with our own earlier request, whose response was lost
     return response.status_code in _PASSING or (response.status_code == 409 and asked_s is not None)
 
 
 def pause(tried: int, asked_s: float | None = None) -> None:
-    """Wait before the next try: longer each time and never at the same moment as others, or as long as the service asks."""
+    """Wait before the next try: exponential backoff with jitter, or as long as the service asks."""
     grown_s = _FIRST_PAUSE_S * 2 ** (tried - 1) * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
     time.sleep(min(grown_s if asked_s is None else asked_s, _LONGEST_PAUSE_S))
 
 
 def problem_of(response: httpx.Response) -> Problem:
-    """The exception for an answer that is no success. What the body says is shown as text, of bounded length."""
+    """The exception for an error response. Text from the body is sanitized and bounded in length."""
     status = response.status_code
     kind = OF_STATUS.get(status, ServiceFault if status >= 500 else Problem)
     try:
@@ -198,10 +198,10 @@ def problem_of(response: httpx.Response) -> Problem:
 
 
 def json_of(response: httpx.Response) -> Any:
-    """The JSON of an answer.
+    """Parse a response as JSON.
 
     Raises:
-        UnexpectedAnswer: it is none.
+        UnexpectedAnswer: the response is not JSON.
     """
     try:
         return response.json()
@@ -214,6 +214,6 @@ def _text(value: Any) -> str:
 
 
 def retry_after(response: httpx.Response) -> float | None:
-    """The seconds after which the service wants to be asked again, if it says so."""
+    """Seconds from the `Retry-After` header, if it holds a number."""
     said = response.headers.get("retry-after", "")
     return float(said) if said.isascii() and said.isdigit() and len(said) < 7 else None

@@ -1,7 +1,7 @@
-"""Server-sent events out of bytes.
+"""Parses server-sent events from bytes.
 
-Lines end at CR, LF or CRLF and nowhere else: a log line of a candidate may hold any other separator that Unicode knows, and
-`str.splitlines` would cut an event there.
+Lines end only at CR, LF or CRLF: a candidate's log line may contain other Unicode line separators, where `str.splitlines`
+would split an event.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from services.client.errors import UnexpectedAnswer
 
-MOST_BYTES = 16 << 20  # of one event; who sends more is no service of ours
+MOST_BYTES = 16 << 20  # per event; our services never send more
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the very end may be half of a CRLF
 
 
 @dataclass(frozen=True)
 class ServerEvent:
-    """One event: its name, its data, and the id to resume after it. `retry_ms` alone is set where the server asks for a pause."""
+    """One event: name, data, and the id to resume after. If the server requests a pause, only `retry_ms` is set."""
 
     name: str = "message"
     data: str = ""
@@ -27,7 +27,7 @@ class ServerEvent:
 
 
 def events_of(pieces: Iterable[bytes]) -> Iterator[ServerEvent]:
-    """Events of a stream; one that is cut off at the end is left out.
+    """Yield the events of a stream; drops an incomplete event at the end.
 
     Raises:
         UnexpectedAnswer: an event is larger than `MOST_BYTES`.

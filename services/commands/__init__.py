@@ -1,4 +1,4 @@
-"""What `kernelwright` can do, one module per command or family; `services.cli` puts them together.
+"""The commands of `kernelwright`, one module per command or family; `services.cli` registers them.
 
-Modules import their machinery inside the functions: `kernelwright --help` must answer at once.
+Modules import heavy dependencies inside functions to keep `kernelwright --help` fast.
 """

@@ -1,4 +1,4 @@
-"""`kernelwright apply`: a bundle back into the model that its module was taken from."""
+"""`kernelwright apply`: puts a bundle back into the model that its module was taken from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kernelwright backfill-leaderboard`: rank jobs that ended before the leaderboard was kept."""
+"""`kernelwright backfill-leaderboard`: ranks jobs that ended before the leaderboard existed."""
 
 from __future__ import annotations
 

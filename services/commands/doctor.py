@@ -1,4 +1,4 @@
-"""`kernelwright doctor`: what this machine can judge, and whether the service's database is in order."""
+"""`kernelwright doctor`: reports what this machine can judge and whether the service's database is healthy."""
 
 from __future__ import annotations
 

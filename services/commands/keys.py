@@ -1,4 +1,4 @@
-"""`kernelwright keys`: users and their keys, on the machine of the service, straight in its database."""
+"""`kernelwright keys`: manages users and keys directly in the service's database, on its machine."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _show_new(made: Any, *, as_json: bool) -> None:
         f"key {view.prefix} of {view.user}, scope {view.scope}, valid {until}. It is shown now and never again:",
         highlight=False,
     )
-    print(view.key)  # noqa: T201 - the program's answer
+    print(view.key)  # noqa: T201 - the program's output
 
 
 @contextmanager

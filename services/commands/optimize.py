@@ -1,7 +1,7 @@
-"""`kernelwright optimize` and `resume`: a whole job on this machine, in this process, without HTTP.
+"""`kernelwright optimize` and `resume`: run a whole job in this process, without HTTP.
 
-The job is a row of the same database as the service's, leased by this process: the dashboard shows it, and when the
-process is killed `kernelwright serve` takes it up where it was.
+The job is a row in the service's database, leased by this process: the dashboard shows it, and if the process is killed,
+`kernelwright serve` resumes it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`submit`, `jobs`, `watch`, `fetch`, `batch`: a service, here or elsewhere, from a terminal (`services.client`).
+"""`submit`, `jobs`, `watch`, `fetch`, `batch`: use a local or remote service from a terminal (`services.client`).
 
-Which key is shown, `services.commands.terminal` says; where it may go, the client.
+`services.commands.terminal` chooses the key; the client decides where the key may be sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from services.plain_text import plain_line
 Url = Annotated[
     str, typer.Option("--url", envvar="KERNELWRIGHT_URL", help="Where the service is; `serve` prints it.")
 ]
-_PIECE_CHARACTERS = 300_000  # a service takes a million bytes in a request, and JSON within JSON grows
+_PIECE_CHARACTERS = 300_000  # a request may hold a million bytes, and nested JSON grows when escaped
 _SHOWN_JOBS = 20
 
 
@@ -79,7 +79,7 @@ def submit(
         "space": json_of(space),
     }
     with _service(url, key_file, plain_http) as client:
-        print(client.submit(OptimizeRequest.model_validate(_given(wanted))).id)  # noqa: T201 - the program's answer
+        print(client.submit(OptimizeRequest.model_validate(_given(wanted))).id)  # noqa: T201 - the program's output
 
 
 def batch(
@@ -101,7 +101,7 @@ def batch(
             pieces = pieces_of(text_of(answers))
             for number, piece in enumerate(pieces, start=1):
                 job = client.answer_batch(job_id, piece, more=number < len(pieces))
-            print(job.state)  # noqa: T201 - the program's answer
+            print(job.state)  # noqa: T201 - the program's output
             return
         content = client.batch(job_id)
     if out is None:
@@ -111,7 +111,7 @@ def batch(
 
 
 def pieces_of(text: str) -> list[str]:
-    """Whole lines, together so short that a service takes them in one request; one that is longer stands alone."""
+    """Split text at line ends into pieces small enough for one request; a longer line is its own piece."""
     pieces = [""]
     for line in text.split("\n"):
         if pieces[-1] and len(pieces[-1]) + len(line) > _PIECE_CHARACTERS:
@@ -134,7 +134,7 @@ def jobs(
         print_json([job.model_dump(mode="json") for job in found])
         return
     table = Table(box=SIMPLE_HEAD)
-    # Whole on a narrow terminal, too: the other commands take it.
+    # Never truncated, even on a narrow terminal: the other commands need the full id.
     table.add_column("job", no_wrap=True, min_width=26)
     table.add_column("name", overflow="ellipsis", min_width=12)
     for heading in ("state", "tried", "best", "origin"):
@@ -188,12 +188,12 @@ def fetch(
             out or Path(),
             lambda done, total: bar.update(row, completed=done, total=total),
         )
-    print(path)  # noqa: T201 - the program's answer
+    print(path)  # noqa: T201 - the program's output
 
 
 @contextmanager
 def _service(url: str, key_file: Path | None, plain_http: bool) -> Iterator[Client]:
-    """A client whose errors end the program with a sentence."""
+    """Yield a client whose errors exit the program with a sentence."""
     try:
         with Client(url, key_from(key_file), allow_insecure_key=plain_http) as client:
             yield client

@@ -1,4 +1,4 @@
-"""`kernelwright replay`: a finished job once more from its record, without any model, to show that nothing is left to chance."""
+"""`kernelwright replay`: replays a finished job from its record without a model, to show that it is deterministic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kernelwright serve`: API, pages and worker in one process, no other server needed."""
+"""`kernelwright serve`: runs API, dashboard and worker in one process; needs no other server."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
     settings = get_settings()
     logging.basicConfig(level=logging.INFO)
     dress(logging.getLogger().handlers, settings.log_format)
-    # a line for each request is for collectors; a person at a terminal would miss what matters
+    # request logs are for collectors; at a terminal they would bury the important lines
     quiet = (
         "alembic",
         "celery",
@@ -118,22 +118,22 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
     app = create_app(settings, with_worker=with_worker)
 
     class Server(uvicorn.Server):
-        """Says where it is once it answers, and lets streams end before it waits for them."""
+        """Prints its address once it accepts requests, and ends event streams before a graceful shutdown."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            # What is loaded by now stays for ever: looked through at every full collection, it stopped all requests for 0.15 s.
+            # Everything loaded so far is permanent: scanning it in a full collection stalled all requests for 0.15 s.
             gc.collect()
             gc.freeze()
-            # Pages are made of thousands of small objects that nothing circular holds: looked for at every 700 of them, which is
-            # Python's own number, that took a tenth of a request's time.
+            # Pages consist of thousands of small objects without cycles: with Python's default threshold of 700, collections
+            # took a tenth of the request time.
             gc.set_threshold(_GARBAGE_AFTER, 20, 50)
             port = listener.getsockname()[1]
             shown = f"[{host}]" if ":" in host else host
-            print(f"Kernelwright is at http://{shown}:{port}/", flush=True)  # noqa: T201 - the program's answer
+            print(f"Kernelwright is at http://{shown}:{port}/", flush=True)  # noqa: T201 - the program's output
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            # whatever hangs, a stop ends, and the log shows where it hung; the next start resumes what ran
+            # if the shutdown hangs, log the tracebacks and exit; the next start resumes the running rows
             faulthandler.dump_traceback_later(_STOP_WITHIN_S, exit=True)
             app.state.stopping.set()
             await super().shutdown(sockets)
@@ -146,7 +146,7 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
         access_log=False,
         timeout_graceful_shutdown=_GRACE_S,
     )
-    # uvicorn raises the signal that stopped it once more at the end; a stop that was asked for is no failure
+    # uvicorn re-raises the signal that stopped it; a requested stop is not a failure
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         Server(config).run(sockets=[listener])
@@ -156,7 +156,7 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
 
 
 def _begin_self_check() -> None:
-    """The worker's referee takes longer to start than all of the rest, which is imported beside it."""
+    """Start the worker's self-check early: its referee starts slowly, while the other modules are imported."""
     from services.db.session import database
     from services.db.upgrade import upgrade
     from services.settings import get_settings
@@ -167,9 +167,9 @@ def _begin_self_check() -> None:
 
 
 def _leave() -> None:
-    """End the process even if a pool thread still waits for a slow answer: Python would join it for minutes.
+    """Exit even if a pool thread is blocked on a slow response; Python would wait minutes to join it.
 
-    Nothing is lost: rows were given back, and what such a thread wrote later would be refused.
+    Nothing is lost: rows were released, and the database would refuse later writes of such a thread.
     """
     sys.stdout.flush()
     sys.stderr.flush()

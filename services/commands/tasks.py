@@ -1,4 +1,4 @@
-"""`kernelwright tasks`: the reference problems that come with the project, and those that were imported."""
+"""`kernelwright tasks`: lists the project's reference problems and imports others."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def import_tasks(
                     verdicts_dir=verdicts_folder(work_dir),
                     referees=place.referees,
                 )
-                # What is under way when the import is stopped is not waited for.
+                # When the import is stopped, kill the referee instead of waiting for its check.
                 opened.callback(referee.close)
                 opened.push(lambda kind, *_: referee.kill() if kind else None)
                 return referee

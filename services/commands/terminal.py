@@ -1,7 +1,7 @@
-"""What several commands share: their TASK argument, keys of a service, this machine's data folder, and how they print.
+"""Shared helpers of the commands: the TASK argument, service keys, the data folder, and output.
 
-A key is never a word of a command line, which every process of the machine can read. All else about keys, the environment's too,
-is in `services.client.sending`.
+A key is never a command-line argument, since every process on the machine can read those. `services.client.sending` handles
+everything else about keys, including the environment's.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ PlainHttp = Annotated[
 
 
 class KeyNotSent(Exception):
-    """A key that cannot be read; `str()` says what to do."""
+    """The key cannot be read; `str()` says what to do."""
 
 
 def key_from(key_file: Path | None) -> str | None:
-    """The key of a file; None without one: the client then takes the environment's.
+    """Read the key from a file; None without a file, and the client then uses the environment's.
 
     Raises:
-        KeyNotSent: the file holds none.
+        KeyNotSent: the file contains no usable key.
     """
     if key_file is None:
         return None
@@ -60,31 +60,31 @@ def key_from(key_file: Path | None) -> str | None:
 
 
 def print_json(value: Any, indent: int | None = None) -> None:
-    """The program's answer as JSON on standard output."""
+    """Print JSON on standard output."""
     json.dump(value, sys.stdout, indent=indent)
     sys.stdout.write("\n")
 
 
 def print_line(text: object, console: Console | None = None) -> None:
-    """A sentence as it is, on standard output by default: text from strangers is no markup."""
+    """Print text literally, by default on standard output; untrusted text must not act as markup."""
     (console or Console()).print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def give_up(message: str, status: int = EXIT_USAGE) -> NoReturn:
-    """End the program with a sentence."""
+    """Print a message to standard error and exit."""
     Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(status)
 
 
 def wrong_fields(error: ValidationError) -> str:
-    """The fields of a request that are wrong, one a line."""
+    """List the invalid fields of a request, one per line."""
     return "\n".join(
         f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()
     )
 
 
 def task_field(task: str) -> dict[str, str]:
-    """The fields of a request that name `task`: the text of a file, or a name of the catalogue."""
+    """Request fields for `task`: the text of a file, or a catalogue name."""
     path = Path(task)
     if path.suffix == ".py" or path.exists():
         return {"source": text_of(path), "name": path.stem}
@@ -92,7 +92,7 @@ def task_field(task: str) -> dict[str, str]:
 
 
 def json_of(path: Path | None) -> Any:
-    """A field of a request from a JSON file; ends the program with a sentence when there is none in it."""
+    """Load JSON from a file; exit with a message if it is invalid. None without a file."""
     if path is None:
         return None
     try:
@@ -102,7 +102,7 @@ def json_of(path: Path | None) -> Any:
 
 
 def text_of(path: Path) -> str:
-    """A file's text; ends the program with a sentence when there is none."""
+    """Read a text file; exit with a message on failure."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -110,7 +110,7 @@ def text_of(path: Path) -> str:
 
 
 def close_data_folder(say: Console) -> None:
-    """See `services.data_folder.make_private`; ends the command where the folder is another user's or open to others."""
+    """Call `services.data_folder.make_private`; exit if the folder belongs to another user or is open to others."""
     from services.data_folder import DataFolderOpen, make_private
     from services.settings import get_settings
 
@@ -123,15 +123,13 @@ def close_data_folder(say: Console) -> None:
 
 
 def open_database(say: Console) -> Database:
-    """The database of this machine's settings with the newest schema; a file in the data folder is closed to other users."""
+    """Open the configured database and upgrade its schema; makes the data folder private if the database is a file in it."""
     from services.db.session import database
     from services.db.upgrade import upgrade
     from services.settings import get_settings
 
     settings = get_settings()
-    if (
-        not settings.database_url
-    ):  # a user who makes a key for PostgreSQL need not own a folder of the service
+    if not settings.database_url:  # with PostgreSQL, the user need not own the data folder
         close_data_folder(say)
     base = database(settings.database)
     upgrade(base)

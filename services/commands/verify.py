@@ -1,4 +1,4 @@
-"""`kernelwright verify`: does a bundle still do here what its evidence says?"""
+"""`kernelwright verify`: checks whether a bundle still performs here as its evidence says."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def verify(
 
 
 def share(text: str) -> float:
-    """A share given as `2%` or `0.02`, at least 0 and below 1."""
+    """Parse a share such as `2%` or `0.02`, at least 0 and below 1."""
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -81,7 +81,7 @@ def share(text: str) -> float:
 
 
 def show(console: Console, found: Verification) -> None:
-    """The result for people."""
+    """Print the result for people."""
     color = {"holds": "green", "regressed": "red"}.get(found.result, "yellow")
     console.print(f"[bold {color}]{found.result}[/]: ", end="")
     for sentence in found.sentences:

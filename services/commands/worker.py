@@ -1,4 +1,4 @@
-"""`kernelwright worker`: takes jobs from PostgreSQL and Redis; on a machine of its own, one for each device."""
+"""`kernelwright worker`: takes jobs through PostgreSQL and Redis, on its own machine; one worker per device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from services.commands.terminal import close_data_folder
 
-# What the first job would import: paid once by the supervisor, not by every process that it forks.
+# Modules the first job needs: the supervisor imports them once, for all processes that it forks.
 _NEEDED = (
     "agent.proposers.registry",
     "agent.proposers.human",
@@ -72,18 +72,18 @@ def _work(predecessor: str | None, device: str, log_level: str) -> None:
     from services.worker.app import app
     from services.worker.context import free_rows_of, worker_context
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until Celery has a handler of its own
-    # Work is in the database: it begins now, not when Celery has found its broker.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until Celery installs its own handler
+    # Work is in the database: start now, without waiting for Celery to connect to its broker.
     worker_context().slots.start()
     if predecessor is not None:
         free_rows_of(predecessor)
-    # Events between workers, and asking all others at the start, are for canvases and monitors that nobody uses here.
+    # Gossip, mingle and heartbeats serve canvases and monitors, which this project does not use.
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
     app.worker_main(["worker", "--queues", device, "--loglevel", log_level, *quiet])
 
 
 def _warm_up() -> None:
-    """Do once what every process would do before its first job. Nothing here may start a thread or open a connection."""
+    """Do once what each process would do before its first job; must not start threads or open connections."""
     for name in _NEEDED:
         importlib.import_module(name)
     from sqlalchemy.orm import configure_mappers

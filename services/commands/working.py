@@ -1,4 +1,4 @@
-"""Work on a job in this very process, shown as it goes, and how such a command ends."""
+"""Runs a job in this process with live output, and ends the command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REFRESH_S = 0.3
 
 
 def end(job: JobView, bundle: Path | None, out: Path | None, say: Console, *, as_json: bool) -> NoReturn:
-    """Show how a job ended and exit: 0 with a bundle, 1 without, 3 when it waits for answers to a batch."""
+    """Show how a job ended and exit: 0 with a bundle, 1 without, 3 if it waits for answers to a batch."""
     if bundle is not None and out is not None:
         bundle = Path(shutil.copy(bundle, out / bundle.name if out.is_dir() else out))
     if as_json:
@@ -50,13 +50,13 @@ def work_here(
     """Work on a job until it ends or waits.
 
     Args:
-        begin: makes or takes the job in a session, held by the worker that it is given, commits, and returns the job's id.
-        say: where progress goes.
-        show: whether candidates are shown, too.
-        seconds: of the job's budget, which count from now on: what comes before the job is part of the wait for it.
+        begin: creates or claims the job in a session for the given owner, commits, and returns the job's id.
+        say: console for progress.
+        show: whether to show candidates, too.
+        seconds: the job's budget, counted from this call, since the user also waits for the setup before the job.
 
     Returns:
-        The job, and its bundle's file if there is one.
+        The job, and the path of its bundle, if any.
     """
     from sqlalchemy import select
 
@@ -72,7 +72,7 @@ def work_here(
     mask_logs()
     base = open_database(say)
     context = worker_context()
-    context.presence.problem()  # waits for the sandbox's self-check
+    context.presence.problem()  # wait for the sandbox self-check
     with base.uncommitted() as session:
         job_id = begin(session, settings, context.owner)
         attempt = session.scalar(select(Job.attempt).where(Job.id == job_id)) or 1
@@ -105,7 +105,7 @@ def work_here(
 
 
 def _keep_log(path: Path) -> Path:
-    """Warnings and tracebacks of this process go to a file from now on; a terminal shows the job's own words."""
+    """Log this process's warnings and tracebacks to a file; the terminal shows only the job's messages."""
     from services.observing.logs import dress
 
     handler = logging.FileHandler(path, encoding="utf-8", delay=True)
@@ -115,7 +115,7 @@ def _keep_log(path: Path) -> Path:
 
 
 def _follow(base: Any, job_id: str, work: threading.Thread, say: Console, *, show: bool) -> None:
-    """Print events as they come and keep the leaderboard below them, until the work is done."""
+    """Print events as they arrive, with the leaderboard below them, until the work ends."""
     from services.jobs import read
 
     seen = 0

@@ -22,10 +22,10 @@ Text = Annotated[str | None, Query(max_length=400)]
 
 
 def selection(**wanted: str | None) -> dict[str, Any]:
-    """Filters of a board as they were asked for; an empty one, as forms send it, is none.
+    """Return the non-empty filters of a board; forms send unused ones as empty strings.
 
     Raises:
-        Refused: a control character, which no filter has and PostgreSQL takes badly.
+        Refused: a filter contains a control character, which is never valid and can fail in PostgreSQL.
     """
     found = {name: value for name, value in wanted.items() if value}
     wrong = [name for name, value in found.items() if not value.isprintable()]

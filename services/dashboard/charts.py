@@ -1,8 +1,8 @@
-"""Charts as SVG: no script, no style attribute, readable by screen readers.
+"""Charts as SVG: no scripts, no style attributes, readable by screen readers.
 
-A function works out the geometry of each kind of chart, in px of its view box, and a macro in `templates/charts.svg` draws it.
-Colors come from the style sheet through class names, so that dark mode and print work; every mark also differs in form, so
-that color is never the only carrier.
+For each kind of chart, a function computes the geometry in px of the view box, and a macro in `templates/charts.svg` draws it.
+The style sheet sets colors by class name, which supports dark mode and print; marks also differ in shape, so color is never
+the only cue.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Json = Mapping[str, Any]
 
 _TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0,
           6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0, 200.0, 500.0, 1000.0)  # fmt: skip
-# When room is short these are kept first.
+# Ticks to keep first when space is short.
 _FAMILIAR = (0.5, 2.0, 4.0, 10.0, 0.1)
-# Ends of the widest axis. What lies beyond is held at the edge and drawn without a cap.
+# Limits of the widest axis. Values beyond are clamped to the edge and drawn without a cap.
 _SMALLEST, _LARGEST = 1 / 32, 1024.0
 
-# Mean advance of a letter or digit of a sans face at a chart's 12 px; labels are cut by it.
+# Mean advance of a sans-serif letter or digit at the charts' 12 px; used to truncate labels.
 LETTER_PX = 6.4
 _WIDE_PX, _NARROW_PX, _HEIGHT_PX = 1040.0, 360.0, 200.0
 _LABEL_MIN_PX, _LABEL_MAX_PX = 120.0, 360.0
@@ -51,7 +51,7 @@ class Chart(SimpleNamespace):
 
 @dataclass(frozen=True)
 class LogAxis:
-    """A logarithmic axis for ratios, so that 2x and 0.5x lie equally far from the 1.0x line.
+    """A logarithmic axis for ratios: 2x and 0.5x are equally far from the 1.0x line.
 
     Attributes:
         low: Lower end, a ratio.
@@ -67,7 +67,7 @@ class LogAxis:
 
     @classmethod
     def around(cls, values: Iterable[float], start_px: float, end_px: float) -> LogAxis:
-        """An axis that holds the values and the 1.0x line with some room."""
+        """Create an axis that covers the values and the 1.0x line with a margin."""
         positive = [value for value in values if value > 0]
         low = max(min([*positive, 0.92]), _SMALLEST)
         high = min(max([*positive, 1.25]), _LARGEST)
@@ -75,7 +75,7 @@ class LogAxis:
         return cls(low / room, high * room, start_px, end_px)
 
     def at(self, value: float) -> float:
-        """Position in px; values outside the axis are held at its ends."""
+        """Position in px; values outside the axis are clamped to its ends."""
         held = min(max(value, self.low), self.high)
         share = math.log(held / self.low) / math.log(self.high / self.low)
         return self.start_px + share * (self.end_px - self.start_px)
@@ -95,7 +95,7 @@ class LogAxis:
 
 @dataclass(frozen=True)
 class Tick:
-    """One labelled line of an axis; `is_one` marks the line where nothing is gained or lost."""
+    """One labeled line of an axis; `is_one` marks the 1.0x line."""
 
     px: float
     text: str
@@ -103,7 +103,7 @@ class Tick:
 
 
 def history_chart(firsts: Sequence[Json], now: datetime) -> Chart:
-    """First place of a board over time, oldest first and up to now: a stepped line, and a dot for each new holder."""
+    """First place of a board over time, up to now: a stepped line with a dot for each new holder."""
     held = [(formats.moment(one["since"]) or now, one) for one in firsts]
     speeds = [float(one["geomean_speedup"]) for _, one in held]
     from_px, to_px, floor_px = 64.0, _WIDE_PX - 24, _HEIGHT_PX - 34
@@ -143,7 +143,7 @@ def history_chart(firsts: Sequence[Json], now: datetime) -> Chart:
 
 
 def search_chart(candidates: Sequence[Json]) -> Chart:
-    """A job's candidates in order of arrival, the best so far as a stepped line, rejections at the foot."""
+    """A job's candidates in order of arrival: the best so far as a stepped line, rejections at the bottom."""
     values = [_chosen_by(candidate) for candidate in candidates]
     from_px, to_px, unmeasured_px = 84.0, _WIDE_PX - 12, _HEIGHT_PX - 30
     axis = LogAxis.around([value for value in values if value is not None], _HEIGHT_PX - 56, 14.0)
@@ -191,7 +191,7 @@ def _chosen_by(candidate: Json) -> float | None:
 
 
 def _dot(candidate: Json, value: float | None) -> str:
-    """Its origin when measured, else ``rejected``, ``waiting`` or ``unmeasured``."""
+    """The kind of dot: the origin if measured, else ``rejected``, ``waiting`` or ``unmeasured``."""
     word = candidate.get("verdict")
     if word in (None, "pending"):
         return "waiting"
@@ -208,15 +208,14 @@ def _origin(one: Json) -> str:
 def shape_chart(
     shapes: Sequence[Json], *, summary: Json | None = None, narrow: bool = False, name: str = "shapes"
 ) -> Chart:
-    """Speedup at each timed shape as a forest plot: one row a shape, a mark, its interval, the 1.0x line.
+    """Speedups at the timed shapes as a forest plot: one row per shape with mark and interval, and the 1.0x line.
 
-    Labels have a row or a column of their own, so that they cannot collide however long they are.
+    Labels have their own row or column, so they cannot collide, whatever their length.
 
     Args:
-        shapes: ``shapes`` entries of a verdict, in the order to show; those not timed are left out.
-        summary: The verdict's summary; its geometric mean gets a row of its own at the foot, and so does the one that is
-            weighted by the traffic.
-        narrow: For a phone: labels above their rows instead of beside them, no interval in figures.
+        shapes: ``shapes`` entries of a verdict, in display order; untimed ones are skipped.
+        summary: The verdict's summary; its geometric mean and its traffic-weighted mean get rows at the bottom.
+        narrow: For phones: labels above the rows instead of beside them, and no numeric intervals.
         name: Prefix of element ids, unique on the page.
     """
     timed = [shape for shape in shapes if shape.get("timed")]
@@ -277,7 +276,7 @@ def _numbers(timed: Sequence[Json]) -> list[float]:
 
 
 def _shape_row(shape: Json, label: str, axis: LogAxis) -> SimpleNamespace:
-    """One shape; `mark_px` is None where nothing was measured."""
+    """The row of one shape; `mark_px` is None if it was not measured."""
     speedup, bounds, kind = formats.finite(shape.get("speedup")), shape.get("ci95"), _decision(shape)
     mark_px, whisker = None, None
     if speedup is not None and speedup > 0:
@@ -299,7 +298,7 @@ def _shape_row(shape: Json, label: str, axis: LogAxis) -> SimpleNamespace:
 
 
 def _mean_row(title: str, mean: float, bounds: tuple[float, float] | None, axis: LogAxis) -> SimpleNamespace:
-    """A diamond as wide as the interval, as forest plots have it, but never too small to see."""
+    """A diamond as wide as the interval, as usual in forest plots, with a visible minimum size."""
     x, drawn = axis.at(mean), _whisker(bounds, axis)
     low, high = (drawn.low_px, drawn.high_px) if drawn else (x, x)
     return SimpleNamespace(
@@ -314,7 +313,7 @@ def _mean_row(title: str, mean: float, bounds: tuple[float, float] | None, axis:
 
 
 def _whisker(bounds: tuple[float, float] | None, axis: LogAxis) -> SimpleNamespace | None:
-    """An interval; an end beyond the axis has no cap, so that it cannot be read as the bound."""
+    """An interval; an end beyond the axis has no cap, so it does not look like the bound."""
     if bounds is None or bounds[0] <= 0:
         return None
     low, high = bounds
@@ -336,7 +335,7 @@ def _decision(shape: Json) -> str:
 
 
 def shortened(text: str, room_px: float) -> str:
-    """The text, cut in the middle if it would not fit; the whole of it is in the row's title."""
+    """Truncate text in the middle if it does not fit; the row's title has the full text."""
     room = max(int(room_px / LETTER_PX), 8)
     if len(text) <= room:
         return text

@@ -1,7 +1,7 @@
-"""A look at a task before anything is started: ``POST /ui/check`` asks a worker for it, ``/ui/checks/{check_id}`` shows what it found.
+"""Checks a task before a job starts: ``POST /ui/check`` queues the check, ``/ui/checks/{check_id}`` shows the result.
 
-The task runs in a worker's sandbox and never here. The page has the form again, with everything that was typed, so that what
-was looked at is started with one more click.
+The task runs in a worker's sandbox and never here. The result page repeats the filled-in form, so one more click starts the
+checked task.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def check_page(
 
 
 def _report(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What `Referee.describe` found, in words."""
+    """Describe the result of `Referee.describe` in words."""
     lint, inferred = result.get("lint") or {}, result.get("inferred")
     sizes = (result.get("shapes") or {}).get("visible") or []
     return {

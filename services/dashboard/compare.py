@@ -1,6 +1,7 @@
-"""The page that sets candidates side by side: ``/ui/compare?candidate=ID&candidate=ID``. It shows what differs, and counts the rest.
+"""Compares candidates side by side: ``/ui/compare?candidate=ID&candidate=ID`` shows differences and counts the rest.
 
-Candidates may be of several jobs. Whoever may not see one of them is told that it does not exist, as on its own page.
+Candidates may belong to several jobs. If the reader may not see one of them, the page reports that it does not exist, as its
+own page does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from services.jobs import read
 from services.jobs.rows import lines_of_code
 
 MOST = 6
-_LONGEST = 600  # characters of a text in a cell
+_LONGEST = 600  # characters of text in a cell
 PHASES = (("held_out", "Held-out"), ("validation", "Validation"), ("screen", "Screening"))
 
 router = APIRouter(route_class=Route, include_in_schema=False)
@@ -32,7 +33,7 @@ Wanted = Annotated[list[str] | None, Query(max_length=50)]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the candidates, with its job and its task's text."""
+    """One candidate with its job and its task's text."""
 
     candidate: Mapping[str, Any]
     job: Mapping[str, Any]
@@ -40,13 +41,13 @@ class Side:
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Display name: the label, or the start of the digest."""
         return str(self.candidate["label"] or self.candidate["sha256"][:12])
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One fact in which the candidates differ: its name and each candidate's value, in words."""
+    """One fact that differs: its name and each candidate's value, in words."""
 
     name: str
     values: tuple[str, ...]
@@ -90,14 +91,14 @@ def compare_table(request: Request, session: SessionDep, file: str, candidate: W
 
 
 def differences(sides: Sequence[Side]) -> tuple[list[Difference], int]:
-    """Facts in which candidates differ, and how many are the same for all."""
+    """Return the facts that differ between candidates, and the number of identical ones."""
     of_each = [_facts(side) for side in sides]
     names = list(dict.fromkeys(name for facts in of_each for name in facts))
     return _different([(name, [facts.get(name, words.NOT_MEASURED) for facts in of_each]) for name in names])
 
 
 def shape_differences(sides: Sequence[Side]) -> tuple[list[Difference], int]:
-    """Shapes at which candidates were timed and came out differently, and at how many they are the same."""
+    """Return the timed shapes whose results differ, and the number of shapes with identical results."""
     rows: dict[str, list[str]] = {}
     for phase, title in PHASES:
         for place, side in enumerate(sides):
@@ -116,11 +117,11 @@ def _different(rows: Sequence[tuple[str, Sequence[str]]]) -> tuple[list[Differen
 
 
 def _sides(session: Session, wanted: Sequence[str]) -> list[Side]:
-    """Each candidate once, in the order in which it was asked for.
+    """Load each candidate once, in the requested order.
 
     Raises:
-        NotFound: one of them does not exist, or is not the caller's to see.
-        Refused: fewer than two, or too many.
+        NotFound: a candidate does not exist, or the caller may not see it.
+        Refused: fewer than two candidates, or too many.
     """
     ids = list(dict.fromkeys(wanted))
     if not 2 <= len(ids) <= MOST:

@@ -1,4 +1,4 @@
-"""A job's events as sentences: the log, and what is happening now."""
+"""Turns a job's events into sentences, for the log and the current activity."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from services.dashboard import formats, words
 
 Data = Mapping[str, Any]
 
-# Told several times a second while a candidate is judged: shown as what happens now, never as a line of the log.
+# Sent several times a second while a candidate is judged: shown as the current activity, never in the log.
 PROGRESS_EVENT = "candidate.progress"
 PHASES = {"screen": "Screening", "validation": "Validating", "held_out": "Held-out check of"}
 
 
 @dataclass(frozen=True)
 class Said:
-    """One event in words; `tone` is one of `words.Word`."""
+    """One event in words; `tone` is as in `words.Word`."""
 
     what: str
     detail: str = ""
@@ -25,11 +25,11 @@ class Said:
 
 
 def say(name: str, data: Data) -> Said:
-    """Says one event in words.
+    """Describe one event in words.
 
     Args:
-        name: An event name such as ``candidate.judged``; unknown ones are shown as they are.
-        data: What was stored with it; any key may be missing.
+        name: An event name such as ``candidate.judged``; unknown names are shown unchanged.
+        data: The event's stored data; any key may be missing.
     """
     label, origin, reason = _label(data) or "a candidate", _origin(data), _text(data, "reason")
     match name:
@@ -83,7 +83,7 @@ def say(name: str, data: Data) -> Said:
 
 
 def progress(data: Data) -> str:
-    """What the referee is doing now: `Screening one pass: checking rows=512 (3 of 16)`."""
+    """The referee's current activity: `Screening one pass: checking rows=512 (3 of 16)`."""
     said = f"{PHASES.get(_text(data, 'phase'), 'Judging')} {_label(data) or 'a candidate'}"
     text = _text(data, "text") or _text(data, "stage")
     done, total = data.get("done"), data.get("total")
@@ -93,7 +93,7 @@ def progress(data: Data) -> str:
 
 
 def activity(events: Sequence[Mapping[str, Any]]) -> str:
-    """What the job is doing now, as far as its events tell."""
+    """The job's current activity, according to its events."""
     name = str(events[-1]["name"]) if events else "job.queued"
     data: Data = (events[-1].get("data") or {}) if events else {}
     label = _label(data)
@@ -117,13 +117,13 @@ def activity(events: Sequence[Mapping[str, Any]]) -> str:
 
 
 def profile(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sentences on where the reference's time goes; none where it was not profiled."""
+    """Sentences on where the reference spends its time; empty if it was not profiled."""
     found = [event.get("data") or {} for event in events if event["name"] == "task.profiled"]
     return [line for line in _text(found[-1], "text").splitlines() if line.strip()] if found else []
 
 
 def ceilings(events: Sequence[Mapping[str, Any]]) -> str:
-    """The measured ceilings behind the profile's roofline: ``memory 4.01 TB/s, bfloat16 712 TFLOP/s``; empty without."""
+    """The measured ceilings behind the profile's roofline: ``memory 4.01 TB/s, bfloat16 712 TFLOP/s``; empty if unknown."""
     found = [event.get("data") or {} for event in events if event["name"] == "task.profiled"]
     rates = found[-1].get("ceilings") if found else None
     if not isinstance(rates, Mapping):

@@ -1,11 +1,11 @@
-"""Tables of the pages as CSV and JSON, plots as SVG, each at a stable address below its page's.
+"""Exports the pages' tables as CSV and JSON and plots as SVG, at stable addresses below each page.
 
 | address | what |
 | --- | --- |
-| `/ui/tables/jobs.csv` | the overview; `after` and `limit` as GET /jobs has them |
+| `/ui/tables/jobs.csv` | the overview; `after` and `limit` as in GET /jobs |
 | `/ui/jobs/{id}/tables/{name}.csv` | `candidates`, `rejected`, `shapes`, `own_shapes`, `costs`, `events` (with `after`) |
-| `/ui/candidates/{id}/tables/{name}.csv` | `findings`, and `held_out`, `validation`, `screen`: every shape of that phase |
-| `/ui/leaderboard/tables/boards.csv` | all boards; filters as the page has them |
+| `/ui/candidates/{id}/tables/{name}.csv` | `findings`, and `held_out`, `validation`, `screen`: all shapes of that phase |
+| `/ui/leaderboard/tables/boards.csv` | all boards; filters as on the page |
 | `/ui/leaderboard/{task}/tables/{name}.csv` | `entries`, `history` |
 | `/ui/jobs/{id}/plots/{name}.svg` | `search`, `shapes`, `map` |
 | `/ui/candidates/{id}/plots/{phase}.svg` | `held_out`, `validation`, `screen` |
@@ -14,7 +14,7 @@
 | `/ui/runs/tables/{name}.csv`, `/ui/runs/{run}/tables/{name}.csv` | see `runs` |
 | `/ui/compare/tables/{name}.csv` | `facts`, `shapes` of several `candidate` |
 
-`.json` in place of `.csv` gives the same rows as JSON. Lists that go on say so in a `Link` header, and in `next`.
+`.json` instead of `.csv` returns the same rows as JSON. Paginated lists give the next page in a `Link` header and in `next`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from services.leaderboard import reading
 
 _MOST = 1000
 _PHASES = ranking.PHASES
-#: Nothing in the file may load or run anything; its style sheet is within it.
+#: The file may not load or run anything; its style sheet is inline.
 _SVG_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
     "X-Content-Type-Options": "nosniff",
@@ -181,12 +181,12 @@ def history_plot(session: SessionDep, task: str, gpu: Text = None, platform: Tex
 
 
 class _Measured:
-    """What a job's tables and plots are made from; each takes its part.
+    """The source data of a job's tables and plots.
 
     Args:
-        session: where to look.
+        session: the database session.
         job_id: the job.
-        alone: whether the delivered candidate is all that is wanted.
+        alone: whether only the delivered candidate is needed.
 
     Raises:
         NotFound: no such job.
@@ -199,15 +199,15 @@ class _Measured:
         self.delivered, self.phase, self.verdict = ranking.delivered(self.job, self.candidates, held_out)
 
     def rows(self) -> list[ranking.Row]:
-        """The candidates as the job's page ranks them."""
+        """The candidates, ranked as on the job's page."""
         return ranking.leaderboard(self.candidates, (self.job["winner"] or {}).get("sha256"))
 
 
 def parts_of(file: str, *names: str, endings: tuple[str, ...] = ("csv", "json")) -> tuple[str, str]:
-    """Name and ending of a file that was asked for.
+    """Split a requested file name into name and ending.
 
     Raises:
-        NotFound: it is none of these.
+        NotFound: the name or the ending is not among the allowed ones.
     """
     name, _, ending = file.rpartition(".")
     if name not in names or ending not in endings:
@@ -216,7 +216,7 @@ def parts_of(file: str, *names: str, endings: tuple[str, ...] = ("csv", "json"))
 
 
 def answer_of(request: Request, table: Table, name: str, ending: str) -> Response:
-    """A table as CSV, called `name`, or as JSON."""
+    """Respond with a table as JSON, or as a CSV file named after `name`."""
     headers = {"Cache-Control": "no-store"}
     if table.next is not None:
         asked = {**request.query_params, "after": table.next}
@@ -232,9 +232,9 @@ def _svg(markup: str) -> Response:
 
 
 def standalone(markup: str) -> str:
-    """Markup of one chart with a style sheet of its own."""
+    """Return one chart's markup with an inline style sheet."""
     start = markup.index("<svg")
-    end = markup.index(">", start) + 1  # attributes are escaped, so the first one ends the tag
+    end = markup.index(">", start) + 1  # attributes are escaped, so the first `>` ends the tag
     return f"{markup[start:end]}\n<style>\n{_style()}</style>{markup[end:]}"
 
 

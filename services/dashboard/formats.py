@@ -1,4 +1,4 @@
-"""Numbers and times as the pages print them. A missing value is always said, never shown as 0."""
+"""Formats numbers and times for the pages. A missing value is named as such, never shown as 0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.dashboard.words import NOT_MEASURED, prefixed
 
 
 def finite(value: object) -> float | None:
-    """The value as a float, or ``None`` when it is missing, not a number or not finite."""
+    """The value as a float, or ``None`` if it is missing, not a number or not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     number = float(value)
@@ -36,7 +36,7 @@ def interval(bounds: object) -> str:
 
 
 def interval_bounds(bounds: object) -> tuple[float, float] | None:
-    """The two bounds of a 95 % interval in ascending order, or ``None`` when either is missing."""
+    """The two bounds of a 95 % interval in ascending order, or ``None`` if either is missing."""
     if not isinstance(bounds, Sequence) or isinstance(bounds, str | bytes) or len(bounds) != 2:
         return None
     low, high = finite(bounds[0]), finite(bounds[1])
@@ -46,7 +46,7 @@ def interval_bounds(bounds: object) -> tuple[float, float] | None:
 
 
 def microseconds(value: object) -> str:
-    """A time in microseconds with as many decimals as the number can carry."""
+    """A time in microseconds, with fewer decimals for larger numbers."""
     number = finite(value)
     if number is None:
         return NOT_MEASURED
@@ -71,7 +71,7 @@ def seconds(value: object) -> str:
 
 
 def rate(value: object, unit: str) -> str:
-    """A rate with three digits and a prefix, ``4.01 TB/s`` for the unit ``B/s``, or "not measured"."""
+    """A rate with three digits and a prefix, such as ``4.01 TB/s`` for unit ``B/s``, or "not measured"."""
     number = finite(value)
     if number is None or number <= 0:
         return NOT_MEASURED
@@ -93,7 +93,7 @@ def dollars(value: object) -> str:
 
 
 def _figure(pattern: str, scale: float = 1.0) -> Callable[[object], str]:
-    """A function that prints a number by a pattern, or that there is none."""
+    """Make a function that formats a number by a pattern, or returns "not measured"."""
 
     def printed(value: object) -> str:
         number = finite(value)
@@ -106,12 +106,12 @@ count = _figure("{:,.0f}")
 #: A share between 0 and 1.
 percent = _figure("{:.0f} %", 100)
 ratio = _figure("{:.3f}")
-#: How often a shape is called, as it was given: ``1,200`` or ``0.25``.
+#: The given call weight of a shape: ``1,200`` or ``0.25``.
 weight = _figure("{:,.6g}")
 
 
 def moment(value: object) -> datetime | None:
-    """A time stamp as stored (ISO text or datetime), in UTC; ``None`` when there is none."""
+    """A stored timestamp (ISO text or datetime) in UTC; ``None`` if missing or invalid."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
@@ -123,19 +123,19 @@ def moment(value: object) -> datetime | None:
 
 
 def clock(value: object) -> str:
-    """``2026-03-01 14:05 UTC``, or a dash of words when there is none."""
+    """``2026-03-01 14:05 UTC``, or "not yet"."""
     when = moment(value)
     return "not yet" if when is None else f"{when:%Y-%m-%d %H:%M} UTC"
 
 
 def clock_short(value: object) -> str:
-    """``01 Mar 14:05``, for tables that scroll with the days."""
+    """``01 Mar 14:05``, the short form for tables, or "not yet"."""
     when = moment(value)
     return "not yet" if when is None else f"{when:%d %b %H:%M}"
 
 
 def elapsed_s(start: object, end: object) -> float | None:
-    """Seconds between two time stamps; an open end means until now."""
+    """Seconds between two timestamps; a missing end means now."""
     begun = moment(start)
     if begun is None:
         return None
@@ -143,7 +143,7 @@ def elapsed_s(start: object, end: object) -> float | None:
 
 
 def dims(values: object) -> str:
-    """``rows 512 · cols 1024 · float32``: the dims of one shape, in the order of the task."""
+    """``rows 512 · cols 1024 · float32``: the dims of one shape, in the task's order."""
     if not isinstance(values, Mapping) or not values:
         return "default shape"
     return " · ".join(_dim(str(name), value) for name, value in values.items())
@@ -154,10 +154,10 @@ def _dim(name: str, value: Any) -> str:
 
 
 def breakable(name: object) -> Markup:
-    """A name that may break after underscores, dots and slashes, so that long ones do not widen a page."""
+    """Allow line breaks after underscores, dots and slashes, to keep long names from widening the page."""
     return Markup("<wbr>").join(part for part in re.split(r"(?<=[_./])", str(name)) if part)
 
 
 def px(value: float) -> float:
-    """A length for SVG, rounded to a tenth so that pages stay small."""
+    """A length for SVG, rounded to a tenth to keep pages small."""
     return round(value, 1)

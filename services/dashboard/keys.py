@@ -1,4 +1,4 @@
-"""The page of keys, for whoever has one of scope admin: who has which, and forms that make, rotate and revoke."""
+"""The keys page for callers with scope admin: lists users' keys; forms create, rotate and revoke them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source and differences as lines of escaped HTML. Nothing here runs or parses the source as code."""
+"""Renders source and diffs as lines of escaped HTML; never runs or parses the source as code."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
 
 from services.plain_text import plain
 
-# Beyond these sizes a page would be slow to make and useless to read; the raw file is one click away.
+# Beyond these sizes a page would be slow to render and unreadable; the raw file is one click away.
 HIGHLIGHT_LIMIT_CHARACTERS = 200_000
 DIFF_LIMIT_LINES = 5_000
 CONTEXT_LINES = 3
-# What a page shows unless all of it is asked for, so that no page takes long to load.
+# Default display limits, which keep pages fast to load.
 SHOWN_LINES, SHOWN_CHARACTERS = 300, 60_000
-# Sources come from strangers. Some texts take Pygments a minute (it looks for an end that never comes, from every place
-# anew) and difflib hours (a line that both sides hold hundreds of times), and whoever opens a page takes a thread with it.
+# Sources are untrusted. Some texts take Pygments a minute (it searches for a missing terminator from every position) and
+# difflib hours (a line that occurs hundreds of times on both sides), and each page view occupies a thread.
 HIGHLIGHT_LIMIT_CPU_S = 2.0
 DIFF_LIMIT_PAIRS = 100
-# A source never changes, its page is drawn again every few seconds, and Pygments takes most of that time.
+# Cached sources: they never change, pages re-render every few seconds, and Pygments takes most of that time.
 _KEPT = 128
 
 
@@ -36,13 +36,13 @@ class _TookTooLong(Exception):
 
 
 class _Lexer(PythonLexer):  # type: ignore[misc]  # Pygments carries no types
-    """Python's, which gives up in time."""
+    """The Python lexer with a CPU time limit."""
 
     def get_tokens_unprocessed(self, *arguments: Any) -> Iterator[tuple[int, Any, str]]:
         """See Pygments.
 
         Raises:
-            _TookTooLong: this text takes more time than a page is worth.
+            _TookTooLong: the text exceeds the CPU time limit.
         """
         ends_at = time.thread_time() + HIGHLIGHT_LIMIT_CPU_S
         for token in super().get_tokens_unprocessed(*arguments):
@@ -53,7 +53,7 @@ class _Lexer(PythonLexer):  # type: ignore[misc]  # Pygments carries no types
 
 @dataclass(frozen=True)
 class DiffLine:
-    """One line of a unified diff. Line numbers are 1-based, ``None`` where the side has no such line."""
+    """One line of a unified diff. Line numbers are 1-based, ``None`` if that side lacks the line."""
 
     kind: str
     old: int | None
@@ -65,7 +65,7 @@ Line = TypeVar("Line", Markup, DiffLine)
 
 
 def beginning(lines: Sequence[Line], *, whole: bool = False) -> tuple[list[Line], int]:
-    """The first lines, as many as a page shows, and how many are left out; all of them if `whole`."""
+    """Return the lines that fit a page and the number omitted; all lines if `whole`."""
     shown: list[Line] = []
     left = SHOWN_CHARACTERS
     for line in lines:
@@ -103,15 +103,15 @@ def unified(old_source: str, new_source: str) -> list[DiffLine] | None:
     """The difference between two sources, colored line by line.
 
     Returns:
-        Lines of kind ``same``, ``added``, ``removed`` or ``gap`` (skipped lines; its numbers are where
-        it resumes), or ``None`` when the sources are too long to compare.
+        Lines of kind ``same``, ``added``, ``removed`` or ``gap`` (skipped lines; its numbers are where the diff resumes), or
+        ``None`` if the sources are too long to compare.
     """
     old, new = _lines(old_source), _lines(new_source)
     if len(old) + len(new) > DIFF_LIMIT_LINES:
         return None
     old_html, new_html = highlighted_lines(old_source), highlighted_lines(new_source)
-    # Blank lines must not anchor the comparison: two unrelated files share nothing else, and would be interleaved. Nor may
-    # lines that both hold many times over: each is compared with each, at every step.
+    # Blank lines must not anchor the diff: unrelated files share only those and would be interleaved. Neither may lines that
+    # are frequent on both sides: difflib compares all their pairs at every step.
     often_old, often_new = Counter(old), Counter(new)
 
     def is_no_anchor(line: str) -> bool:
@@ -134,5 +134,5 @@ def unified(old_source: str, new_source: str) -> list[DiffLine] | None:
 
 
 def _lines(source: str) -> list[str]:
-    # str.splitlines would also split at form feeds and Unicode separators that editors show inside a line.
+    # str.splitlines also splits at form feeds and Unicode separators, which editors show inside a line.
     return plain(source.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")).split("\n")

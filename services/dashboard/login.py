@@ -1,4 +1,4 @@
-"""The login page: shown a key, it gives the browser a cookie that says nothing by itself, and takes it back on logout."""
+"""The login page: exchanges a key for an opaque session cookie, and ends the session on logout."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _form(request: Request, wanted: str, problem: str = "", *, status: int = 200
 
 
 def _set(response: Response, request: Request, name: str, value: str, max_age_s: int) -> None:
-    """A cookie that scripts cannot read, that no other site's page sends, and that never leaves TLS where there is TLS."""
+    """Set a cookie that scripts cannot read, that cross-site requests do not send, and that stays on TLS if TLS is used."""
     response.set_cookie(_named(request, name), value, max_age=max_age_s, **_attributes(request))
 
 

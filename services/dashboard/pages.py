@@ -1,7 +1,7 @@
-"""The routes of the dashboard: ``/``, ``/ui/jobs/{id}``, ``/ui/candidates/{id}`` and two plain forms.
+"""The dashboard's routes: ``/``, ``/ui/jobs/{id}``, ``/ui/candidates/{id}`` and two plain forms.
 
-Routes read through `services.jobs.read`, write through the same functions as the API, and leave
-what to show to `contexts`.
+Routes read through `services.jobs.read`, write through the same functions as the API, and let `contexts` build the template
+context.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ router = APIRouter(route_class=Route, include_in_schema=False)
 
 
 def blank_form() -> dict[str, Any]:
-    """The form as a newcomer meets it: the demo task is one click away."""
+    """The initial form, with the demo task selected."""
     return {
         "kind": "task",
         "task": DEMO_TASK,
@@ -48,7 +48,7 @@ def blank_form() -> dict[str, Any]:
 
 
 async def job_form(sent: FormDep) -> dict[str, Any]:
-    """The form for a new job as it was sent; unknown fields are dropped."""
+    """The submitted form for a new job, without unknown fields."""
     return {key: sent.get(key, value) for key, value in blank_form().items() if key != "errors"}
 
 
@@ -96,7 +96,7 @@ def candidate_page(
 ) -> Response:
     """One candidate: verdict, findings, measurements, difference, source; with `lines=all` the whole of long ones."""
     candidate = plain(read.get_candidate(session, candidate_id))
-    row = read.job_row(session, candidate["job_id"])  # held, or the session would ask for it twice
+    row = read.job_row(session, candidate["job_id"])  # keep it, or it would be queried twice
     job = plain(read.get_job(session, row.id))
     found = read.find_candidate(session, candidate["job_id"], candidate["parent_sha256"])
     parent = plain(found) if found else None
@@ -122,7 +122,7 @@ def accepted(
     form: Mapping[str, Any],
     make: Callable[[Session, OptimizeRequest, Settings], Job | Evaluation],
 ) -> str | Response:
-    """The id of what `make` makes of the form, or the form again with what is wrong."""
+    """Create a job or evaluation from the form and return its id; on errors, return the form with messages."""
     try:
         return make(session, OptimizeRequest.model_validate(_wanted(form)), settings).id
     except ValidationError as error:
@@ -184,7 +184,7 @@ def _index(
 
 
 def form_context(settings: Settings, form: Mapping[str, Any]) -> dict[str, Any]:
-    """What the form for a new job is drawn from."""
+    """Template context of the form for a new job."""
     return {
         "catalogue": catalog.list_tasks(),
         "devices": sorted(DEVICES, key=lambda device: device != settings.device),
@@ -193,8 +193,8 @@ def form_context(settings: Settings, form: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wanted(form: Mapping[str, Any]) -> dict[str, Any]:
-    """The form as the body that POST /optimize would get."""
-    # Browsers send CRLF from a textarea; the task's identity must not depend on how it was submitted.
+    """Convert the form to the body of POST /optimize."""
+    # Browsers send CRLF from a textarea; the task's digest must not depend on how it was submitted.
     wanted: dict[str, Any] = {"device": form["device"]} if form["device"] else {}
     if form["kind"] == "source":
         wanted["source"] = form["source"].replace("\r\n", "\n")
@@ -210,6 +210,6 @@ def _wanted(form: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _field_name(location: Sequence[object]) -> str:
-    """The control of the form that a field of the request came from."""
+    """Name of the form control for a request field."""
     name = ".".join(str(part) for part in location)
     return {"budget.seconds": "seconds", "": "task"}.get(name, name)

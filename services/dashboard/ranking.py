@@ -1,6 +1,6 @@
-"""From a job's candidates to what its page shows: ranks, the verdict that counts, rejections, baselines.
+"""Derives a job page's data from its candidates: ranks, decisive verdicts, rejections, baselines.
 
-Works on the plain JSON objects of the API, so that stored verdicts can be rendered without a server.
+Works on the API's plain JSON objects, so stored verdicts can be rendered without a server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from services.jobs.rows import lines_of_code
 
 Json = Mapping[str, Any]
 
-# The most telling verdict first: held-out shapes report, validation shapes choose, visible ones screen.
+# Most informative phase first: held-out shapes report, validation shapes choose, visible shapes screen.
 PHASES = ("held_out", "validation", "screen")
 
 
@@ -25,8 +25,8 @@ PHASES = ("held_out", "validation", "screen")
 class Row:
     """One line of the leaderboard. Speedups are against the best baseline at each shape.
 
-    `by_traffic` is the mean weighted over the user's own shapes, ``None`` where there are none. What only a shown line needs is
-    worked out when it is asked for: there are hundreds, and a page shows thirty.
+    `by_traffic` is the weighted mean over the user's own shapes, ``None`` if there are none. Properties compute values that
+    only displayed lines need: there are hundreds of rows, and a page shows thirty.
     """
 
     candidate: Json
@@ -37,21 +37,21 @@ class Row:
     is_winner: bool
     summary: Json
     rank: int | None = None
-    #: How it stood when the winner was chosen (`services.jobs.views.ChoiceView`); empty where it was not among the candidates then.
+    #: Its standing when the winner was chosen (`services.jobs.views.ChoiceView`); empty if it did not take part in that choice.
     choice: Json = field(default_factory=dict)
-    #: Validated, but the winner was chosen without it.
+    #: Validated, but it took no part in the choice of the winner.
     after_choice: bool = False
-    #: What it was measured on, where that is another platform than that of those with a rank; empty for those.
+    #: Its machine, if it was measured on another platform than the ranked rows; otherwise empty.
     elsewhere: str = ""
 
     @property
     def ci95(self) -> tuple[float, float] | None:
-        """The interval of `geomean`."""
+        """The 95 % interval of `geomean`."""
         return formats.interval_bounds(self.summary.get("geomean_ci95"))
 
     @property
     def traffic_ci95(self) -> tuple[float, float] | None:
-        """The interval of `by_traffic`."""
+        """The 95 % interval of `by_traffic`."""
         return formats.interval_bounds(traffic_of(self.summary).get("geomean_ci95"))
 
     @property
@@ -61,14 +61,14 @@ class Row:
 
     @property
     def lines(self) -> int | None:
-        """Lines of code; counted already where a list of candidates comes without their sources."""
+        """Lines of code; precounted in candidate lists without sources."""
         counted = self.candidate.get("lines")
         return counted if isinstance(counted, int) else lines_of_code(self.candidate.get("source"))
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why one candidate was turned down."""
+    """Why one candidate was rejected."""
 
     candidate: Json
     verdict_word: str
@@ -83,7 +83,7 @@ def verdict_in(candidate: Json, phase: str) -> Json | None:
 
 
 def best_verdict(candidate: Json, phases: Sequence[str] = PHASES) -> tuple[str, Json] | None:
-    """(phase, verdict) of the most telling phase that has one."""
+    """(phase, verdict) of the first of `phases` that has a verdict."""
     for phase in phases:
         found = verdict_in(candidate, phase)
         if found is not None:
@@ -92,19 +92,19 @@ def best_verdict(candidate: Json, phases: Sequence[str] = PHASES) -> tuple[str, 
 
 
 def summary_of(verdict: Json | None) -> Json:
-    """A verdict's summary, empty when nothing was measured."""
+    """A verdict's summary; empty if nothing was measured."""
     found = (verdict or {}).get("summary")
     return found if isinstance(found, Mapping) else {}
 
 
 def traffic_of(summary: Json) -> Json:
-    """What a summary says of the user's own shapes at their weights; empty where none of them was timed."""
+    """A summary's traffic-weighted figures over the user's own shapes; empty if none was timed."""
     found = summary.get("traffic")
     return found if isinstance(found, Mapping) else {}
 
 
 def weighted_verdict(candidate: Json | None) -> tuple[str, Json] | None:
-    """(phase, verdict) of the most telling phase in which shapes of the traffic were timed."""
+    """(phase, verdict) of the most informative phase that timed traffic shapes."""
     for phase in ("validation", "screen"):
         found = verdict_in(candidate or {}, phase)
         if found is not None and traffic_of(summary_of(found)):
@@ -113,26 +113,27 @@ def weighted_verdict(candidate: Json | None) -> tuple[str, Json] | None:
 
 
 def chosen_by(summary: Json) -> float | None:
-    """The figure that candidates are ranked by: weighted by the traffic where it is known, else the plain mean."""
+    """The ranking figure: the traffic-weighted mean if known, else the plain mean."""
     weighted = formats.finite(traffic_of(summary).get("geomean_speedup"))
     return weighted if weighted is not None else formats.finite(summary.get("geomean_speedup"))
 
 
 def is_delivery(candidate: Json) -> bool:
-    """Whether this is `optimized.py`, assembled around the winner, and no proposal of its own.
+    """Whether this is the `optimized.py` assembled around the winner, not a proposal.
 
-    Only the agent can name a parent, so an outsider's file of that name is still an ordinary candidate.
+    Only the agent can set a parent, so an external file of that name is still an ordinary candidate.
     """
     return candidate.get("label") == "optimized.py" and bool(candidate.get("parent_sha256"))
 
 
 def leaderboard(candidates: Iterable[Json], winner_sha256: str | None) -> list[Row]:
-    """Ranks a job's candidates.
+    """Rank a job's candidates.
 
-    Only accepted candidates have a rank. Once the winner is chosen they stand in the order of that choice, which went by all
-    validation shapes, with its figures. Others, and all of them before, are ordered by the geometric mean over the first validation
-    shapes, weighted by the traffic where it is known; the held-out shapes only report. Figures of another platform (the job was resumed elsewhere) are shown without a rank, after those that
-    have one: two machines' speedups are not put in one order. Those that have no validation figure yet follow, then the ones still being judged, then the rejected.
+    Only accepted candidates have a rank. Once the winner is chosen, the candidates of that choice keep its order and its figures
+    over all validation shapes. The others, and before the choice all of them, are ordered by the geometric mean over the first
+    validation shapes, weighted by traffic if known; held-out shapes do not affect the order. Candidates without a validation
+    figure follow, then those measured on another platform (the job was resumed elsewhere), which have no rank, since speedups of
+    two machines are not comparable; then those still being judged, then the rejected ones.
     """
     rows = [_row(candidate, winner_sha256) for candidate in candidates if not is_delivery(candidate)]
     _name_where_elsewhere(rows)
@@ -149,7 +150,7 @@ def leaderboard(candidates: Iterable[Json], winner_sha256: str | None) -> list[R
 
 
 def _name_where_elsewhere(rows: Sequence[Row]) -> None:
-    """Put the machine's name at rows of another platform than the winner's, or else than most."""
+    """Set `elsewhere` on rows measured on another platform than the winner's, or without a winner than the most common one."""
     where: dict[int, Json] = {}
     for index, row in enumerate(rows):
         found = verdict_in(row.candidate, row.measured_on) if row.measured_on else None
@@ -157,7 +158,7 @@ def _name_where_elsewhere(rows: Sequence[Row]) -> None:
         if row.geomean is not None and isinstance(environment, Mapping) and environment:
             where[index] = environment
     if all(environment == next(iter(where.values())) for environment in where.values()):
-        return  # as nearly always, and told at once
+        return  # the common case, cheap to detect
     keys = {index: platform(environment) for index, environment in where.items()}
     if len(set(keys.values())) < 2:
         return
@@ -189,7 +190,7 @@ def _row(candidate: Json, winner_sha256: str | None) -> Row:
 
 
 def _as_chosen(summary: Json, choice: Json) -> Json:
-    """The summary with the figures that the choice went by: at the weights of the traffic where it is known."""
+    """Replace the summary's figures with those of the choice; traffic-weighted ones if traffic is known."""
     if not choice:
         return summary
     figures = {name: choice[name] for name in ("geomean_speedup", "ci95")}
@@ -214,7 +215,7 @@ def _order(row: Row) -> tuple[int, bool, int, float, str]:
 
 
 def rejections(candidates: Iterable[Json]) -> list[Reason]:
-    """The candidates that were turned down, with the reason in words."""
+    """The rejected candidates, with the reason in words."""
     turned_down = []
     for candidate in candidates:
         word = candidate.get("verdict")
@@ -234,9 +235,9 @@ def rejections(candidates: Iterable[Json]) -> list[Reason]:
 
 
 def shapes_of(verdict: Json | None) -> list[Json]:
-    """A verdict's shapes, by split in the order that matters to a reader and then quickest first.
+    """A verdict's shapes, sorted by split and then by the best baseline's time, fastest first.
 
-    How long the best baseline takes is the size that matters; shapes without a time keep their order.
+    Shapes without a time come last in their split, in their original order.
     """
     order = {name: index for index, name in enumerate(words.SPLIT_ORDER)}
 
@@ -251,7 +252,7 @@ def shapes_of(verdict: Json | None) -> list[Json]:
 
 
 def timed_shapes(verdict: Json | None) -> list[Json]:
-    """The shapes that were put on the clock, in the same order."""
+    """The timed shapes, in the order of `shapes_of`."""
     return [shape for shape in shapes_of(verdict) if shape.get("timed")]
 
 
@@ -267,10 +268,10 @@ def baseline_names(shapes: Iterable[Json]) -> list[str]:
 def delivered(
     job: Json, candidates: Sequence[Json], held_out: Json | None = None
 ) -> tuple[Json | None, str, Json | None]:
-    """What the job is to be judged by: (candidate, phase, verdict).
+    """The result to show for the job: (candidate, phase, verdict).
 
-    The winner with the held-out verdict of the module built around it; before that the winner's or the
-    leading candidate's own most telling verdict.
+    The winner with the held-out verdict of the module built around it; before that verdict exists, the winner or leading
+    candidate with its own most informative verdict.
     """
     for shown in (job.get("winner"), job.get("best")):
         sha256 = (shown or {}).get("sha256")
@@ -285,10 +286,10 @@ def delivered(
 
 
 def overfit_index(candidates: Sequence[Json], held_out: Json | None) -> float | None:
-    """Visible over held-out geometric mean of the delivered module; above 1 it was fitted to what proposers saw.
+    """The delivered module's visible over held-out geometric mean; above 1 suggests overfitting to visible shapes.
 
-    The two splits are judged at different times, so no single verdict holds it. Where the delivered file was
-    not timed at the visible shapes, the winner that it was built around was.
+    The two splits are judged at different times, so it combines two verdicts. If the delivered file was not timed at the
+    visible shapes, the figure of the winner it was built around is used.
     """
     stated = formats.finite(summary_of(held_out).get("overfit_index"))
     if stated is not None:
@@ -304,7 +305,7 @@ def overfit_index(candidates: Sequence[Json], held_out: Json | None) -> float | 
 
 
 def environment_of(candidates: Iterable[Json]) -> Json:
-    """Where the measurements were made, from the newest verdict that says so."""
+    """The measurement environment, from the newest candidate whose verdict records one."""
     for candidate in reversed(list(candidates)):
         found = best_verdict(candidate)
         if found is not None and (environment := how_measured(found[1])):
@@ -313,7 +314,7 @@ def environment_of(candidates: Iterable[Json]) -> Json:
 
 
 def how_measured(verdict: Json | None) -> Json:
-    """A verdict's environment, with the precision in which it was judged."""
+    """A verdict's environment and the precision it was judged in."""
     found = (verdict or {}).get("environment")
     if not isinstance(found, Mapping) or not found:
         return {}

@@ -1,7 +1,7 @@
-"""Pages about the API: ``/docs``, the OpenAPI document; ``/problems``, what the `type` of a problem document leads to.
+"""Pages about the API: ``/docs`` shows the OpenAPI document, ``/problems`` the targets of problem `type` URIs.
 
-The pages that FastAPI offers load their scripts from another host. Whoever is logged in would run those with their own rights
-here, and a machine without the internet would show nothing.
+They replace FastAPI's own pages, which load scripts from another host: those would run with the rights of the logged-in user,
+and the pages would be empty without internet access.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def problem_page(kind: str) -> Response:
 
 
 def _body(operation: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
-    """The schema of what an operation takes; empty where that is nothing."""
+    """The schema of an operation's request body; empty if it has none."""
     schema = operation.get("requestBody", {}).get("content", {}).get(_BODY, {}).get("schema", {})
     found: dict[str, Any] = schemas.get(schema.get("$ref", "").rpartition("/")[2], {})
     return found
@@ -70,7 +70,7 @@ def _body(operation: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
 def _fields(
     found: dict[str, Any], schemas: dict[str, Any], within: str = "", depth: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """The fields of a schema, and below each those of the object that it holds: `traffic[].weight`."""
+    """Yield a schema's fields, each followed by those of its nested objects: `traffic[].weight`."""
     for name, schema in found.get("properties", {}).items():
         path = f"{within}{name}"
         yield _field(path, {"schema": schema, "required": name in found.get("required", ())}, "body")
@@ -80,7 +80,7 @@ def _fields(
 
 
 def _references(schema: dict[str, Any], step: str = "") -> Iterator[tuple[str, str]]:
-    """The schemas that a value holds, and how one comes to them: `[]` of a list, `.NAME` of a mapping."""
+    """Yield the schemas nested in a value with their paths: `[]` for a list, `.NAME` for a mapping."""
     if "$ref" in schema:
         yield schema["$ref"].rpartition("/")[2], step
     for one in schema.get("anyOf", ()):

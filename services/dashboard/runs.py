@@ -6,8 +6,8 @@
 | `/ui/runs/{run}/tables/steps.csv` | figures of every step |
 | `/ui/runs/{run}/tables/caught.csv` | what was caught, by reason |
 
-They are read from the folder `KERNELWRIGHT_RUNS_DIR` by `agent.runs`, which takes every file as a stranger's. Whoever may read sees figures;
-what models wrote, and where checkpoints lie, is for scope admin, since tasks of a run may be anybody's.
+`agent.runs` reads them from the folder `KERNELWRIGHT_RUNS_DIR` and treats every file as untrusted. Every reader sees the
+figures; model outputs and checkpoint paths require scope admin, since a run's tasks may belong to any user.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def run_page(settings: SettingsDep, caller: CallerDep, run: RunName) -> Response
         title=_title(found.overview.name),
         stage=STAGES[found.overview.stage],
         facts=_facts(found, may_see_sources),
-        curves=[(one, Markup(one.svg)) for one in curves.curves(found.steps)],  # noqa: S704 - numbers and our own words
+        curves=[(one, Markup(one.svg)) for one in curves.curves(found.steps)],  # noqa: S704 - numbers and our own text
         ratios=story.ratios(found.comparison),
         compared=COMPARED,
         catches=story.catches(found.samples),
@@ -132,10 +132,10 @@ def run_table(request: Request, settings: SettingsDep, run: RunName, file: str) 
 
 
 class _LastRead:
-    """The run that was read last, for whoever asks for it while its files are as they were.
+    """Caches the run that was read last, while its files are unchanged.
 
-    Reading a long run takes a second and some hundred MB: were each of forty requests to do it by itself, whoever may read could
-    end the service. So one run is read at a time.
+    Reading a long run takes a second and some hundred MB: forty requests in parallel would let any reader bring down the
+    service. So one run is read at a time.
     """
 
     def __init__(self) -> None:
@@ -144,12 +144,12 @@ class _LastRead:
         self._run: Run | None = None
 
     def get(self, root: Path, name: str) -> Run:
-        """Raises as `files.read_run` does."""
+        """Return a run; raises the same errors as `files.read_run`."""
         with self._reading:
             folder = files.folder_of(root, name)
-            state = folder, files.state_of(folder)  # first: what is written meanwhile is read the next time
+            state = folder, files.state_of(folder)  # before reading: later writes then trigger a new read
             if self._run is None or self._state != state:
-                self._run = None  # or two would be held while the other is read
+                self._run = None  # free it first: memory must not hold two runs
                 self._run, self._state = files.run_in(folder, name), state
             return self._run
 
@@ -181,7 +181,7 @@ def _title(name: str) -> str:
 
 
 def _facts(run: Run, named: bool) -> list[tuple[str, str]]:
-    """What a reader asks first; a model's path and the tasks of a run for admins."""
+    """A run's key facts; the model's path and the tasks only if `named`, which is for admins."""
     config = run.config
     model = story.mapping(config.get("model"))
     trained = {"full": "all weights", "lora": "adapters"}.get(files.text(model.get("train"), 20), "")

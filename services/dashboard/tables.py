@@ -1,7 +1,7 @@
-"""Every table of the pages as data: the same rows as JSON or CSV, with numbers as numbers and a missing one left empty.
+"""The pages' tables as data: the same rows as JSON or CSV, with plain numbers and empty missing values.
 
-A CSV is opened by spreadsheets, which run what looks like a formula, and its texts come from strangers: such a text gets an
-apostrophe in front, which spreadsheets take as "this is text".
+Spreadsheets evaluate CSV cells that look like formulas, and the texts are untrusted: such a text gets a leading apostrophe,
+which spreadsheets treat as a text marker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from services.dashboard import ranking
 
 Json = Mapping[str, Any]
 Cell = str | int | float | bool | None
-#: First characters that make a formula of a cell, in the widths that East Asian keyboards write them, too.
+#: First characters that make a cell a formula, including the full-width forms of East Asian keyboards.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 _ENTRY = """label origin model speedup=geomean_speedup ci_low=ci95.0 ci_high=ci95.1 worst=worst_speedup shapes roofline_share usd
     entered_at sha256 job_id"""
@@ -25,7 +25,7 @@ _ENTRY = """label origin model speedup=geomean_speedup ci_low=ci95.0 ci_high=ci9
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one table. `next` is the cursor of the following page, where there is one."""
+    """Rows of one table; `next` is the next page's cursor, if any."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -33,24 +33,24 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[Any], columns: str, more: str | None = None) -> Table:
-        """A table of objects.
+        """Build a table from objects.
 
         Args:
             rows: mappings, or objects with attributes.
-            columns: names of columns; `name=path` where a value is not called so, as in `ci_low=ci95.0`.
-            more: see `next`.
+            columns: names of columns; `name=path` if the value is at another path, as in `ci_low=ci95.0`.
+            more: the cursor for `next`.
         """
         named = [(name, path or name) for name, _, path in (one.partition("=") for one in columns.split())]
         made = tuple(tuple(_cell(_at(row, path)) for _, path in named) for row in rows)
         return cls(tuple(name for name, _ in named), made, more)
 
     def as_json(self) -> dict[str, Any]:
-        """Each row as an object, by column."""
+        """The table as a JSON object, with each row keyed by column."""
         rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
         return {"columns": list(self.columns), "data": rows, "next": self.next}
 
     def as_csv(self) -> str:
-        """With a head line; line ends and quotes as RFC 4180 has them."""
+        """The table as CSV with a header line, per RFC 4180."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\r\n")
         writer.writerow(self.columns)
@@ -70,7 +70,7 @@ def _at(value: Any, path: str) -> Any:
 
 
 def _cell(value: Any) -> Cell:
-    """A number or a text; whatever is neither is shown as JSON."""
+    """A number or text unchanged; any other value as JSON."""
     return value if value is None or isinstance(value, str | int | float) else json.dumps(value)
 
 
@@ -119,7 +119,7 @@ def rejected(reasons: Sequence[ranking.Reason]) -> Table:
 
 
 def shapes(found: Sequence[Json]) -> Table:
-    """What was measured at each shape; one column for each size and each baseline, times in microseconds."""
+    """Measurements at each shape; one column per size and per baseline, times in microseconds."""
     sizes = list(dict.fromkeys(str(name) for shape in found for name in shape.get("dims") or {}))
     names = ranking.baseline_names(found)
     given = Table.of(found, "split stratum weight correct timed")
@@ -139,12 +139,12 @@ def shapes(found: Sequence[Json]) -> Table:
 
 
 def findings(found: Sequence[Json]) -> Table:
-    """What the referee remarked on."""
+    """The referee's findings."""
     return Table.of(found, "rule severity evidence")
 
 
 def costs(lines: Sequence[Any]) -> Table:
-    """What calls cost: `agent.performance.money.Serving` of the reference and of what is delivered."""
+    """Cost of calls: `agent.performance.money.Serving` of the reference and of the delivered module."""
     columns = "runs device us_per_call=call_us joules_per_call=joules calls_per_dollar shapes"
     return Table.of(
         (
@@ -183,18 +183,18 @@ def firsts(views: Sequence[Json]) -> Table:
 
 
 def differences(ids: Sequence[str], rows: Sequence[Any]) -> Table:
-    """What differs between candidates: a column for each, called by its id, with the words of the page."""
+    """Differences between candidates: one column per candidate, named by its id, with the page's wording."""
     return Table(("what", *ids), tuple((row.name, *row.values) for row in rows))
 
 
 def workers(found: Sequence[Json]) -> Table:
-    """The workers. `held` of `attacks`: its own attacks on its sandbox."""
+    """The workers; the sandbox blocked `held` of the self-check's `attacks`."""
     columns = "id process device type state seen_at silent_s tier held attacks busy_share problem"
     return Table.of(found, columns)
 
 
 def devices(found: Sequence[Json]) -> Table:
-    """Each device; a column for each ceiling that was measured on any of them, in the unit that its name ends with."""
+    """The devices; one column per ceiling measured on any of them, in the unit at the end of its name."""
     rates = sorted({name for one in found for name in one["rates"]})
     known = Table.of(found, "device type gpu_uuid driver torch triton python threads power_limit_w workers")
     rows = (

@@ -1,7 +1,7 @@
-"""What the pages say: plain sentences for the words that verdicts, origins and events are made of.
+"""Display text for machine words in verdicts, origins and events.
 
-Unknown words are never hidden: they are shown as they are, with underscores as spaces, so that a
-newer evaluator can add a rule without breaking an older page.
+Unknown words are shown with underscores as spaces, never hidden, so a newer evaluator can add a rule without breaking an
+older page.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ NOT_MEASURED = "not measured"
 
 @dataclass(frozen=True)
 class Word:
-    """A machine word as a reader meets it.
+    """The display form of a machine word.
 
     Attributes:
         label: Two or three words, for tables.
         tone: ``good``, ``bad``, ``warn``, ``idle`` or ``busy``; chooses color and mark.
-        sentence: One sentence that needs no other knowledge of the system.
+        sentence: One self-contained sentence.
     """
 
     label: str
@@ -122,7 +122,7 @@ DECISIONS: dict[str, Word] = {
 
 
 def spaced(word: str) -> str:
-    """A machine word as people write it."""
+    """A machine word with spaces instead of underscores."""
     return word.replace("_", " ")
 
 
@@ -133,37 +133,37 @@ def _look_up(table: Mapping[str, Word], word: str | None, fallback_tone: str = "
 
 
 def origin(word: str | None) -> Word:
-    """Who proposed a candidate, said plainly."""
+    """The display form of a candidate's origin."""
     return _look_up(ORIGINS, word) if word else Word("unknown origin", "idle", "")
 
 
 def state(word: str | None) -> Word:
-    """Where a job stands."""
+    """The display form of a job's state."""
     return _look_up(STATES, word)
 
 
 def verdict(word: str | None) -> Word:
-    """What the referee said; ``None`` means that it has not spoken yet."""
+    """The display form of a verdict; ``None`` means not judged yet."""
     return _look_up(VERDICTS, word or "pending", "bad")
 
 
 def split(word: str | None) -> Word:
-    """Which set of shapes."""
+    """The display form of a split, the set that a shape belongs to."""
     return _look_up(SPLITS, word)
 
 
 def decision(word: str | None) -> Word:
-    """What the interval at one shape allows to say."""
+    """The display form of the decision from one shape's interval."""
     return _look_up(DECISIONS, word)
 
 
 def rule(word: str | None) -> str:
-    """What a finding means, in a few words."""
+    """A finding's rule in a few words."""
     return RULES.get(word or "", spaced(word or "unnamed rule"))
 
 
 def baseline(name: str) -> tuple[str, str]:
-    """A baseline's name for a table head: (what, how), from names such as ``compile_default/2t``."""
+    """A baseline's name for a table header: (what, how), from names such as ``compile_default/2t``."""
     what, _, how = name.partition("/")
     if how.endswith("t") and how[:-1].isdigit():
         how = "1 thread" if how == "1t" else f"{how[:-1]} threads"
@@ -184,7 +184,7 @@ def ceiling(name: str, value: float) -> tuple[str, str]:
 
 
 def prefixed(value: float, unit: str) -> str:
-    """Three digits and a prefix: ``4.01 TB/s``."""
+    """Format with three digits and a prefix: ``4.01 TB/s``."""
     prefix, factor = next(
         ((prefix, factor) for prefix, factor in (("P", 1e15), ("T", 1e12)) if value >= factor), ("G", 1e9)
     )
@@ -192,7 +192,7 @@ def prefixed(value: float, unit: str) -> str:
 
 
 def reading(bounds: tuple[float, float] | None) -> Word:
-    """What an interval of the speedup over the best baseline allows to say of the whole."""
+    """The overall conclusion from the speedup interval over the best baseline."""
     if bounds is None:
         return Word(NOT_MEASURED, "plain", "")
     if bounds[0] > 1.0:

@@ -1,12 +1,12 @@
-"""The page of workers and devices: ``/ui/workers``, and its tables as data.
+"""The workers and devices page, ``/ui/workers``, and its tables as data.
 
 | address | what |
 | --- | --- |
 | `/ui/workers/tables/workers.csv` | each worker: state, last heartbeat, sandbox, health |
 | `/ui/workers/tables/devices.csv` | each device with its measured ceilings |
 
-Whoever may read sees them, as with GET /readyz; the names of hosts and processes are for scope admin. What a worker has
-written into its row is a claim: whatever is not of the expected kind is shown as missing.
+Every reader sees them, as with GET /readyz; host and process names require scope admin. A worker's row is an unverified claim:
+values of an unexpected type are shown as missing.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _worker(row: Worker, silent_s: float, *, named: bool) -> dict[str, Any]:
 
 
 def _devices(found: Sequence[tuple[Worker, float]]) -> list[dict[str, Any]]:
-    """Each device of a worker that was seen lately, once however many workers it has; the last one to be heard describes it."""
+    """Devices of the listed workers, one entry per device; the most recently seen worker that reported ceilings supplies them."""
     devices: dict[tuple[str, ...], dict[str, Any]] = {}
     for row, silent_s in found:
         check = _mapping(row.self_check)

@@ -1,1 +1,1 @@
-"""The database: models, sessions, migrations. It is the truth; a queue message only wakes somebody up."""
+"""The database: models, sessions, migrations. It is the source of truth; a queue message only wakes a worker."""

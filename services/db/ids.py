@@ -14,7 +14,7 @@ _CANDIDATE_ID = re.compile(f"[{_ALPHABET}]{{{_LENGTH}}}\\.[0-9a-f]{{12}}")
 
 
 def new_id() -> str:
-    """A new identifier of 26 lower-case characters; later ones sort after earlier ones (to the millisecond)."""
+    """Return a new identifier of 26 lower-case characters; identifiers sort by time, to the millisecond."""
     number = (time.time_ns() // 1_000_000) << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
     characters = []
     for _ in range(_LENGTH):
@@ -24,10 +24,10 @@ def new_id() -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether `text` has the form of an identifier; whatever has not is asked of no database."""
+    """Whether `text` has the form of an identifier; callers query the database only if it has."""
     return _ID.fullmatch(text) is not None
 
 
 def is_candidate_id(text: str) -> bool:
-    """Whether `text` has the form of a candidate's id."""
+    """Whether `text` has the form of a candidate id."""
     return _CANDIDATE_ID.fullmatch(text) is not None

@@ -1,24 +1,24 @@
 """The tables.
 
 jobs ──< candidates          a job's proposals, unique by source
-  │──< verdicts              unique by (candidate, phase): never stored twice
-  │──< steps                 finished steps, so that a job resumes
-  │──< events                what happened, in order; ids grow over the whole database
+  │──< verdicts              unique by (source, phase): never stored twice
+  │──< steps                 finished steps, from which a job resumes
+  │──< events                the job's log, in order; ids increase across the whole database
   │──  bundles               the zip that the user downloads
-  │──  leaderboard_entries   the confirmed figure of a catalogue task, if the job has one
-  └──< evaluations           one (task, candidate) to judge; with a job: an external candidate of it
-memory                       what jobs learnt, for other jobs; goes with the job that it came from
+  │──  leaderboard_entries   the confirmed figure of a catalog task, if the job has one
+  └──< evaluations           one (task, candidate) to judge; with a job: one of its external candidates
+memory                       lessons of jobs, for later jobs; deleted with the job that they came from
 leaderboards ──< leaderboard_entries, leaderboard_firsts
-                             one board per task, referee and platform; its figures; who was first since when
-workers                      who is alive, which devices, which sandbox
-turns                        when each user was last served, for whose turn is next
-idempotency_keys             which request of which user made which row
-users ──< api_keys ──< login_sessions    who may ask for what, and who is logged in to the pages
-  └──< usage                 what a user has used, day by day
-audit                        who did what when
+                             one board per task, referee and platform; its figures; its history of first places
+workers                      live workers with their device and sandbox
+turns                        when each user was last served, to decide whose turn is next
+idempotency_keys             the row that each user's request with such a key created
+users ──< api_keys ──< login_sessions    users, their keys, and browser logins
+  └──< usage                 each user's usage per day
+audit                        the audit log
 
-`owner_id` of jobs and evaluations is the user that they belong to, NULL for those made without a key. No foreign key: users
-are never deleted, and SQLite could only add one by making the table anew, which would delete all that refers to it.
+`owner_id` of jobs and evaluations is the user that owns them, NULL for rows made without a key. It is not a foreign key: users
+are never deleted, and SQLite could add one only by rebuilding the table, which would delete every row that refers to it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from services.db.types import UtcDateTime
 
-# "cancelling" is a running job whose cancel flag is set; it is shown, never stored, so that no step can forget it.
-# "waiting" is a job whose batch of requests has no answers yet (`services.jobs.batches`); nobody works on it.
+# "cancelling" is derived from the cancel flag of a running job and never stored, so no transition can miss it.
+# "waiting" is a job whose batch of requests has no answers yet (`services.jobs.batches`); no worker holds it.
 STATES = ("queued", "running", "waiting", "succeeded", "failed", "cancelled")
 FINAL_STATES = ("succeeded", "failed", "cancelled")
 
 
 def utc_now() -> datetime:
-    """Now, aware, in UTC."""
+    """Return the current time, timezone-aware, in UTC."""
     return datetime.now(UTC)
 
 
@@ -64,17 +64,18 @@ class Base(DeclarativeBase):
 
 
 class Leased:
-    """Columns of a row that one worker at a time may work on.
+    """Columns of a row that one worker at a time may hold.
 
     Attributes:
         state: one of `STATES`.
-        attempt: how often a worker started on it.
-        stalled_attempts: attempts since anything was last stored whose worker died, or that a database cut off which answered otherwise.
-        faults: attempts since then that ended in a fault of ours.
+        attempt: number of times a worker has started on the row.
+        stalled_attempts: attempts since the last stored progress that ended because the worker died, or because the database
+            cut them off while it answered other queries.
+        faults: attempts since the last stored progress that ended in an internal fault.
         lease_owner: the worker (see `services.worker.identity`).
         lease_until: end of the lease, seconds since 1970 on the database's clock.
-        sent_at: of earlier versions; not used.
-        cancel_requested: somebody wants it to stop.
+        sent_at: unused; kept from earlier versions.
+        cancel_requested: set when a caller asks for it to stop.
         priority: see `services.jobs.turns`.
     """
 
@@ -93,9 +94,9 @@ class Leased:
 
 
 class Job(Leased, Base):
-    """One optimization: a task in, a bundle out. `request` is what the client asked for beyond the columns.
+    """One optimization: a task in, a bundle out. `request` holds the rest of the client's request, beyond the columns.
 
-    `tally` is what lists say of a job that has ended (`services.jobs.tally`); None where it is to be worked out.
+    `tally` is the summary that lists show of a finished job (`services.jobs.tally`); None means it must be computed.
     """
 
     __tablename__ = "jobs"
@@ -146,10 +147,10 @@ class Candidate(Base):
 
 
 class Verdict(Base):
-    """The referee's word on one candidate in one phase. The scalar columns repeat `body`, for lists and sorting.
+    """The referee's verdict on one candidate in one phase. The scalar columns repeat `body`, for lists and sorting.
 
-    Keyed by source and not by candidate row: the held-out verdict belongs to optimized.py, which is assembled and
-    need not be a candidate. `outline` is `body` without what was measured at each shape, for pages that list many.
+    The key is the source, not the candidate row: the held-out verdict is on optimized.py, which is assembled and
+    need not be a candidate. `outline` is `body` without the per-shape measurements, for pages that list many verdicts.
     """
 
     __tablename__ = "verdicts"
@@ -173,7 +174,7 @@ class Verdict(Base):
 
 
 class Step(Base):
-    """A finished step of a job, with its JSON value wrapped as {"value": ...}."""
+    """A finished step of a job; its JSON value is wrapped as {"value": ...}."""
 
     __tablename__ = "steps"
 
@@ -184,13 +185,13 @@ class Step(Base):
 
 
 class Event(Base):
-    """Something that happened to a job. `once` makes a repeated event (a resumed job tells its story again) one row."""
+    """An event in a job's log. `once` deduplicates events that a resumed job reports again."""
 
     __tablename__ = "events"
     __table_args__ = (
         UniqueConstraint("job_id", "once", name="one_event_per_occasion"),
         Index("events_of_job", "job_id", "id"),
-        {"sqlite_autoincrement": True},  # without it SQLite may hand out an id again after a delete
+        {"sqlite_autoincrement": True},  # otherwise SQLite may reuse an id after a delete
     )
 
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
@@ -202,7 +203,7 @@ class Event(Base):
 
 
 class Bundle(Base):
-    """The finished zip. In the database and not on a worker's disk, since workers hold no state that matters."""
+    """The finished zip, stored in the database because workers hold no durable state."""
 
     __tablename__ = "bundles"
 
@@ -213,7 +214,7 @@ class Bundle(Base):
 
 
 class Evaluation(Leased, Base):
-    """One (task, candidate) to be judged: a POST /evaluate (at `shapes`, if any), or (with `job_id`) a job's external candidate."""
+    """One (task, candidate) to judge: from POST /evaluate (at `shapes`, if given), or a job's external candidate (`job_id`)."""
 
     __tablename__ = "evaluations"
     __table_args__ = (
@@ -242,9 +243,9 @@ class Evaluation(Leased, Base):
 
 
 class MemoryEntry(Base):
-    """One lesson of a job (`agent.memory.entries.MemoryEntry` as `body`); the other columns repeat it, for searching.
+    """One lesson of a job (`body` is an `agent.memory.entries.MemoryEntry`); the other columns repeat it for searching.
 
-    `owner` says which jobs may see it, see `services.memory.ownership`.
+    `owner` determines which jobs may see it, see `services.memory.ownership`.
     """
 
     __tablename__ = "memory"
@@ -267,7 +268,7 @@ class MemoryEntry(Base):
 
 
 class Leaderboard(Base):
-    """One ranking: a task of the catalogue, a version of the referee, a platform (`evaluator.fingerprint.platform`)."""
+    """One ranking: a catalog task, a referee version and a platform (`evaluator.fingerprint.platform`)."""
 
     __tablename__ = "leaderboards"
     __table_args__ = (
@@ -287,9 +288,10 @@ class Leaderboard(Base):
 
 
 class LeaderboardEntry(Base):
-    """One job's confirmed figure. `services.leaderboard` alone writes and reads these.
+    """One job's confirmed figure. Only `services.leaderboard` reads and writes this table.
 
-    `live` is false once the same source of the same owner was confirmed again: measuring often, and keeping the luckiest, gains nothing.
+    `live` becomes false when the same owner's same source is confirmed again, so repeating a measurement to keep the luckiest
+    one gains nothing.
     """
 
     __tablename__ = "leaderboard_entries"
@@ -320,7 +322,7 @@ class LeaderboardEntry(Base):
 
 
 class LeaderboardFirst(Base):
-    """Who took first place of a board, and when; held until the next row."""
+    """The entry that took first place on a board, and when; it holds the place until the next row."""
 
     __tablename__ = "leaderboard_firsts"
     __table_args__ = (Index("firsts_of_board", "board_id", "id"),)
@@ -347,7 +349,7 @@ class Worker(Base):
 
 
 class Turn(Base):
-    """When a user's row of a table was last given to a worker (database clock); `owner` is "" for nobody's rows."""
+    """When a worker last got one of a user's rows of a table (database clock); `owner` is "" for rows without a user."""
 
     __tablename__ = "turns"
 
@@ -358,9 +360,9 @@ class Turn(Base):
 
 
 class IdempotencyKey(Base):
-    """The row that a user's request with this `Idempotency-Key` made, and the digest of that request.
+    """The row that a user's request with this `Idempotency-Key` created, and the digest of that request.
 
-    `owner_id` is "" for requests without a key: a part of a primary key cannot be NULL.
+    `owner_id` is "" for requests without an API key, because a primary key column cannot be NULL.
     """
 
     __tablename__ = "idempotency_keys"
@@ -373,7 +375,7 @@ class IdempotencyKey(Base):
 
 
 class User(Base):
-    """Somebody (a person, a team, a program) whom jobs belong to. `quotas` is `services.users.quotas.Quotas` as JSON."""
+    """An owner of jobs: a person, a team or a program. `quotas` is `services.users.quotas.Quotas` as JSON."""
 
     __tablename__ = "users"
 
@@ -384,14 +386,14 @@ class User(Base):
 
 
 class ApiKey(Base):
-    """A key of a user. Of its text only the prefix and a SHA-256 are stored, see `services.users.keys`.
+    """A user's API key. Only the prefix and a SHA-256 of its text are stored, see `services.users.keys`.
 
     Attributes:
-        name: what its owner calls it.
-        prefix: how the text begins; shown in lists, and by it a key is found.
+        name: the owner's name for it.
+        prefix: the beginning of the text; identifies the key in lists and lookups.
         sha256: of the whole text, in hex.
         scope: one of `services.users.caller.SCOPES`.
-        replaced_by: the key that it was rotated to; until `expires_at` both are valid.
+        replaced_by: the key that replaced it on rotation; both are valid until `expires_at`.
         last_used_at: to the minute.
     """
 
@@ -411,7 +413,7 @@ class ApiKey(Base):
 
 
 class LoginSession(Base):
-    """A browser that was shown a key. It holds a token of its own, of which only the SHA-256 is stored."""
+    """A browser login made with a key. The browser holds a token; only its SHA-256 is stored."""
 
     __tablename__ = "login_sessions"
 
@@ -422,7 +424,7 @@ class LoginSession(Base):
 
 
 class Usage(Base):
-    """What a user's jobs and evaluations have used on one day (UTC): what quotas are held against."""
+    """Usage by a user's jobs and evaluations on one day (UTC), checked against quotas."""
 
     __tablename__ = "usage"
 
@@ -435,7 +437,7 @@ class Usage(Base):
 
 
 class AuditEntry(Base):
-    """Who did what when, and how it was answered (an HTTP status; 200 from the command line)."""
+    """One audit log entry: caller, action, time, and the HTTP status of the response (200 from the command line)."""
 
     __tablename__ = "audit"
 

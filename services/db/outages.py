@@ -1,7 +1,7 @@
-"""Waiting for a database that is away: it restarts, fails over, has no room or no connection left for the moment.
+"""Retries work while the database is unavailable: it restarts, fails over, or is short of space or connections.
 
-Whoever holds minutes of judging in its hands must not throw them away because the database restarted. What is done again must
-be able to happen twice: a commit whose answer was lost may have happened.
+A worker must not lose minutes of judging because the database restarted. Retried work must be idempotent: a commit whose
+response was lost may have succeeded.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _log = logging.getLogger(__name__)
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether the database could not be asked, rather than refused what it was asked (PEP 249's operational errors).
+    """Whether the database was unavailable, rather than rejecting the statement (PEP 249's operational errors).
 
-    PostgreSQL's class 54, a limit of the program such as a value too long for an index, is among those errors and never passes by
-    itself: a caller that waited for that would never go on. A damaged file of SQLite's answers again when its operator has put it right.
+    Those errors include PostgreSQL's class 54 (program limits, such as a value too long for an index), which is no outage: it
+    never goes away, and a caller would wait forever. A damaged SQLite file counts as an outage: it works again once the
+    operator has restored it.
     """
     if isinstance(error, DatabaseError) and getattr(error.orig, "sqlite_errorcode", None) in _DAMAGED:
         return True
@@ -43,11 +44,11 @@ def is_outage(error: BaseException) -> bool:
 def through_outages(
     work: Callable[[], Result], *, give_up: Callable[[], bool] = lambda: False, patience_s: float = PATIENCE_S
 ) -> Result:
-    """Do `work` until it is not cut off by an outage; it must be able to happen twice.
+    """Run `work`, and retry it after outages; it must be idempotent.
 
     Args:
         work: one whole transaction.
-        give_up: asked before each further try, for example whether the process is to stop.
+        give_up: called before each retry; True raises the error instead, for example because the process is stopping.
         patience_s: how long an outage may last before its error is raised.
     """
     began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
@@ -74,7 +75,7 @@ Owner = TypeVar("Owner", bound=_Stoppable)
 def outliving(
     method: Callable[Concatenate[Owner, Given], Result],
 ) -> Callable[Concatenate[Owner, Given], Result]:
-    """A method that goes through outages until its owner is `stopping`; each call must be able to happen twice."""
+    """Decorate a method to retry after outages until its owner is `stopping`; the method must be idempotent."""
 
     @wraps(method)
     def patient(self: Owner, *args: Given.args, **kwargs: Given.kwargs) -> Result:

@@ -1,8 +1,8 @@
-"""Private by default: a session of a request sees the rows of one user, whatever query is made in it.
+"""Private by default: a request's session sees only the rows of its user, whatever queries it runs.
 
-The condition is added to every SELECT, UPDATE and DELETE that names one of the tables below, also to `Session.get`, so that a
-route that forgets about users shows nothing of others: it answers as if their rows did not exist. What everybody may see
-(a leaderboard) needs a session that says so.
+Sessions add a condition to every SELECT, UPDATE and DELETE on the tables below, and to `Session.get`. A route that forgets to
+filter by user still shows nothing of other users: it answers as if their rows did not exist. Public data must be in other
+tables (the leaderboard) or read with a viewer that sees all rows.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ _OWNER = "owner_id"
 
 @dataclass(frozen=True)
 class Viewer:
-    """For whom a session is.
+    """The user that a session acts for.
 
     Attributes:
-        user_id: the user that rows made in the session belong to; None: nobody.
-        sees_all: whether it sees everybody's rows. Without it, and without a user, it sees none.
+        user_id: the owner of rows created in the session; None: no owner.
+        sees_all: whether the session sees all users' rows. Without it, and without a user, it sees none.
     """
 
     user_id: str | None
     sees_all: bool = False
 
 
-#: Workers, commands on the service's machine, and everybody where there are no keys.
+#: For workers, commands on the service's machine, and all callers of a service without keys.
 EVERYTHING = Viewer(None, sees_all=True)
 
 
 class PrivateSession(Session):
-    """A session of one viewer's.
+    """A session that sees only one viewer's rows.
 
     Args:
-        engine: the database's.
-        viewer: for whom.
-        reads_only: whether it refuses to write.
+        engine: the database engine.
+        viewer: the viewer.
+        reads_only: whether the session raises on writes.
     """
 
     def __init__(self, engine: Engine, viewer: Viewer, *, reads_only: bool = False) -> None:
@@ -70,19 +70,19 @@ def _refuse_to_write(session: Session, *_: Any) -> None:
 
 
 def owner_of(session: Session) -> str | None:
-    """The user that rows made in this session belong to."""
+    """Return the user that owns rows created in this session."""
     owner: str | None = session.info.get(_OWNER)
     return owner
 
 
 def sees_all(session: Session) -> bool:
-    """Whether a session is that of an admin, of the machine itself, or of anybody where there are no keys."""
+    """Whether a session sees all rows: for an admin, this machine's own processes, or a service without keys."""
     return not getattr(session, "conditions", None)
 
 
 @lru_cache(maxsize=512)
 def _conditions(user_id: str | None) -> list[Any]:
-    # not the class, or the condition would be added to itself; by a name of its own, or a query's own jobs would be meant
+    # The table, because a condition on the Job class would apply to itself; an alias, to stay apart from the query's own jobs.
     jobs = Job.__table__.alias("jobs_of_viewer")
     found = []
     for owned in _OWNED:

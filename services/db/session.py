@@ -1,6 +1,6 @@
 """Engines and sessions.
 
-A write session begins with BEGIN IMMEDIATE on SQLite: two workers that both read and then write would otherwise
+On SQLite a write session begins with BEGIN IMMEDIATE. Otherwise two workers that both read and then write would
 deadlock, and SQLite ends such a deadlock with "database is locked" without waiting for busy_timeout.
 """
 
@@ -22,13 +22,13 @@ from services.db.trouble import database_problem
 from services.db.types import dump_json
 
 _BUSY_TIMEOUT_MS = 30_000
-# As many as SQLAlchemy allows by default, but all of them kept: a new connection is a new process of the server.
+# SQLAlchemy's default maximum, but all connections stay open: PostgreSQL starts a process for each new one.
 _MOST_CONNECTIONS = 15
 _WRITE_OPTION = "kernelwright_write"
 
 
 class Database:
-    """One database: an engine, with read sessions and write transactions.
+    """One database: an engine with read sessions and write transactions.
 
     Args:
         url: SQLAlchemy URL of SQLite or PostgreSQL (`postgresql://` means psycopg 3).
@@ -39,36 +39,36 @@ class Database:
         self._write_engine = self.engine.execution_options(**{_WRITE_OPTION: True})
         self._read_engine = self.engine
         if self.engine.dialect.name == "postgresql":
-            # Each statement sees what is committed either way, and a transaction costs two more trips to the server.
+            # Either way each statement sees committed data, but a transaction costs two more round trips.
             self._read_engine = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._viewer = EVERYTHING
 
     def seen_by(self, viewer: Viewer) -> Database:
-        """The same database with sessions that see what `viewer` may see, and make rows that are the viewer's."""
+        """Return the same database with sessions that see only the viewer's rows and create rows that the viewer owns."""
         seen = copy.copy(self)
         seen._viewer = viewer
         return seen
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session for reading, which refuses to write."""
+        """Open a read-only session; it raises on writes."""
         with self._session(self._read_engine, reads_only=True) as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A write transaction: committed at the end, rolled back when the block raises."""
+        """Open a write transaction: committed at the end, rolled back if the block raises."""
         with self._session(self._write_engine) as session, session.begin():
             yield session
 
     @contextmanager
     def uncommitted(self) -> Iterator[Session]:
-        """A session that can write and commits only when told to."""
+        """Open a writable session that commits only when the caller calls commit."""
         with self._session(self._write_engine) as session:
             yield session
 
     def answers(self) -> bool:
-        """Whether the database can be read and written at this moment."""
+        """Whether the database can be read and written now."""
         return database_problem(self.engine) is None
 
     def _session(self, engine: Engine, *, reads_only: bool = False) -> Session:
@@ -81,7 +81,7 @@ class Database:
 
 @lru_cache(maxsize=8)
 def database(url: str) -> Database:
-    """The process-wide `Database` of a URL."""
+    """Return the process-wide `Database` of a URL."""
     return Database(url)
 
 
@@ -89,7 +89,7 @@ def _make_engine(url_text: str) -> Engine:
     url = make_url(url_text)
     if url.drivername in {"postgresql", "postgres"}:
         url = url.set(drivername="postgresql+psycopg")
-    # Errors of the database are logged, and its parameters are people's sources and digests of their keys.
+    # Database errors are logged, and statement parameters hold users' sources and key digests.
     options = {"json_serializer": dump_json, "json_deserializer": from_json, "hide_parameters": True}
     if url.get_backend_name() != "sqlite":
         return create_engine(
@@ -109,11 +109,11 @@ def _make_engine(url_text: str) -> Engine:
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:
-    connection.isolation_level = None  # transactions are begun by _begin_sqlite, not guessed by the driver
+    connection.isolation_level = None  # _begin_sqlite begins transactions, not the driver
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
     cursor.execute("PRAGMA journal_mode = WAL")
-    # NORMAL loses nothing when a process is killed, only the last commits when the machine loses power
+    # NORMAL loses nothing if a process is killed, and only the last commits if the machine loses power.
     cursor.execute("PRAGMA synchronous = NORMAL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()

@@ -1,7 +1,7 @@
-"""What keeps the service from storing anything, in one sentence: a full disk, a folder that is read-only, a damaged database.
+"""Describes storage trouble in one sentence: a full disk, a read-only folder, a damaged database.
 
-Such trouble meets every thread and every request again and again, so that the log tells it once and not with hundreds of
-tracebacks (`OncePerTrouble`), and GET /readyz tells it for as long as it lasts (`database_problem`, `folder_problem`).
+Every thread and request hits such trouble repeatedly. `OncePerTrouble` logs it once instead of as hundreds of tracebacks, and
+GET /readyz reports it for as long as it lasts (`database_problem`, `folder_problem`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _BYTES = 64 << 10
 _PATIENCE_S = 5.0
 _AGAIN_S = 600.0
-# A row that no worker's turn has, so that a check is a real write and makes nothing grow.
+# Writes a fixed row that no worker uses: the check is a real write, and the table does not grow.
 _WRITE = """
 INSERT INTO turns (kind, device, owner, served_at) VALUES ('readyz', '', '', :now)
 ON CONFLICT (kind, device, owner) DO UPDATE SET served_at = excluded.served_at
@@ -51,17 +51,17 @@ _READS = ("SELECT max(id) FROM events", "SELECT max(id) FROM jobs", "SELECT max(
 
 
 def trouble(error: BaseException | None) -> str | None:
-    """The sentence for an error that is such trouble, or that of a database which is away; None for any other."""
+    """Return the sentence for storage trouble or an unavailable database; None for any other error."""
     known = of_storage(error)
     if known is not None or not isinstance(error, DBAPIError) or not is_outage(error):
         return known
     if isinstance(error.orig, sqlite3.Error) and _code(error.orig) not in _BUSY:
-        return None  # a statement of ours is wrong
+        return None  # one of our own statements is wrong
     return f"the database failed ({type(error).__name__}): what runs waits for it"
 
 
 def of_storage(error: BaseException | None) -> str | None:
-    """The sentence where the disk, its folder or the database file is at fault."""
+    """Return the sentence if the disk, its folder or the database file is at fault, else None."""
     if isinstance(error, OSError):
         return _of_file(error) if is_disk_trouble(error) else None
     found = error.orig if isinstance(error, DBAPIError) else error
@@ -69,12 +69,12 @@ def of_storage(error: BaseException | None) -> str | None:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Without what SQLite's extended codes add."""
+    """Return SQLite's primary result code, without the extended bits."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def database_problem(engine: Engine) -> str | None:
-    """Why the database cannot be read and written now, by doing both; None when it can."""
+    """Read and write the database; return why that fails, or None if it works."""
     try:
         url = engine.url
         if url.get_backend_name() == "sqlite" and url.database:
@@ -86,13 +86,13 @@ def database_problem(engine: Engine) -> str | None:
                 connection.execute(text(_WRITE), {"now": time.time()})
     except (SQLAlchemyError, sqlite3.Error) as error:
         if isinstance(error, sqlite3.Error) and _code(error) in _BUSY:
-            return None  # another connection writes
+            return None  # another connection is writing
         return trouble(error) or type(error).__name__
     return None
 
 
 def _use(path: str) -> None:
-    """Read and write a database file by a connection of its own: others may still show what they read before."""
+    """Read and write a database file through a new connection; existing ones may still return cached data."""
     address = f"file:{quote(path)}?mode=rw"
     with closing(sqlite3.connect(address, uri=True, timeout=_PATIENCE_S, isolation_level=None)) as connection:
         for query in _READS:
@@ -103,7 +103,7 @@ def _use(path: str) -> None:
 
 
 def folder_problem(folder: Path) -> str | None:
-    """Why no file can be written into a folder now, by writing one; None when it can."""
+    """Write a temporary file into a folder; return why that fails, or None if it works."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(os.urandom(_BYTES))
@@ -119,14 +119,14 @@ def _of_file(error: OSError) -> str:
 
 
 class OncePerTrouble(logging.Filter):
-    """A filter for log handlers: trouble is told as its sentence, without a traceback, and again only after ten minutes."""
+    """Log filter that reduces trouble to its sentence, without a traceback, and repeats it only after ten minutes."""
 
     def __init__(self) -> None:
         super().__init__()
         self._told: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter.filter`; drops what was told just before."""
+        """See `logging.Filter.filter`; drop a sentence that was logged in the last ten minutes."""
         error = record.exc_info[1] if record.exc_info else getattr(record, "trouble", None)
         sentence = trouble(error)
         if sentence is None:

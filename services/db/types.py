@@ -19,13 +19,13 @@ from services.plain_text import plain
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A point in time, always aware and in UTC; SQLite stores no zone, so it is put back on the way out."""
+    """A timezone-aware UTC time. SQLite stores no time zone, so reads add it again."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse naive times, store UTC."""
+        """Convert to UTC; raise ValueError for a naive time."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -33,14 +33,14 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Give the zone back."""
+        """Return the time in UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class epoch_seconds(FunctionElement[float]):  # noqa: N801 - reads as the SQL function that it is
-    """The database's own clock in seconds since 1970. Leases use it, so that workers' clocks need not agree."""
+    """The database's clock in seconds since 1970. Leases use it because workers' clocks need not agree."""
 
     type = Float()
     inherit_cache = True
@@ -60,24 +60,24 @@ def _epoch_postgresql(element: epoch_seconds, compiler: Any, **kwargs: Any) -> s
 def upsert(
     session: Session, model: Any, key: Sequence[str], values: Mapping[str, Any], changed: Mapping[str, Any]
 ) -> None:
-    """Insert a row, or change the one with the same `key` columns."""
+    """Insert a row, or update the row with the same `key` columns."""
     insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     row = insert(model).values(**values)
     session.execute(row.on_conflict_do_update(index_elements=key, set_=changed))
 
 
 def storable_text(text: str) -> str:
-    """`text` without what a database cannot hold: NUL characters and lone surrogates (compilers print both)."""
+    """Replace what a database cannot store: NUL characters and lone surrogates (compilers print both)."""
     return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
 def shown_text(text: str) -> str:
-    """Storable text that people will read and nothing will run: without control characters, see `services.plain_text`."""
+    """Return storable text for display, with control characters replaced, see `services.plain_text`. Not for code."""
     return plain(storable_text(text))
 
 
 def storable_json(value: Any, text: Callable[[str], str] = storable_text) -> Any:
-    """`value` with storable text, string keys, and null for numbers that JSON does not have (NaN, infinities)."""
+    """Return `value` with storable text, string keys, and None for numbers that JSON lacks (NaN, infinities)."""
     if isinstance(value, str):
         return text(value)
     if isinstance(value, float):
@@ -90,10 +90,10 @@ def storable_json(value: Any, text: Callable[[str], str] = storable_text) -> Any
 
 
 def shown_json(value: Any) -> Any:
-    """The same of a value without sources: every text in it is shown text."""
+    """As `storable_json`, but with `shown_text` for every string; for values that hold no sources."""
     return storable_json(value, shown_text)
 
 
 def dump_json(value: Any) -> str:
-    """JSON for a column; raises ValueError for NaN rather than storing what PostgreSQL refuses."""
+    """Serialize a value for a JSON column; NaN and infinities become null, since PostgreSQL refuses them."""
     return json.dumps(storable_json(value), allow_nan=False, separators=(",", ":"))

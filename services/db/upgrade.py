@@ -1,4 +1,4 @@
-"""Bring a database to the newest schema. Safe to call from several processes at once: migrations take a lock."""
+"""Upgrades a database to the newest schema. Concurrent processes may call it: migrations take a lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HERE = Path(__file__).resolve().parent
 
 
 def alembic_config(database: Database | None = None) -> Config:
-    """Alembic's configuration, bound to `database` when there is one."""
+    """Return Alembic's configuration, bound to `database` if given."""
     config = Config(str(_HERE / "alembic.ini"))
     config.set_main_option("script_location", str(_HERE / "migrations"))
     config.attributes["database"] = database
@@ -21,5 +21,5 @@ def alembic_config(database: Database | None = None) -> Config:
 
 
 def upgrade(database: Database) -> None:
-    """Run every migration that `database` has not seen."""
+    """Run every migration that `database` lacks."""
     command.upgrade(alembic_config(database), "head")

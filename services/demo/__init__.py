@@ -1,6 +1,6 @@
-"""`make demo`: the whole path once, on this machine, with nothing but HTTP between this program and the service.
+"""`make demo`: the whole workflow on this machine, using the service only through HTTP.
 
-It starts `kernelwright serve` on a free port, POSTs a module to /optimize, follows the job, prints what was found,
-re-checks the bundle in a new process, submits a candidate that cheats to show how it is caught, and stops what it
-started. Exit code 0 only if all of that worked.
+It starts `kernelwright serve` on a free port, POSTs a module to /optimize, follows the job, prints the results,
+re-checks the bundle in a new process, submits a cheating candidate to show how it is caught, and stops the service.
+The exit code is 0 only if all steps succeed.
 """

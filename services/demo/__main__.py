@@ -26,19 +26,19 @@ from services.demo.serving import DemoFailed, running_service
 from services.demo.steps import Demo
 
 DEFAULT_TASK = "layernorm_relu_add"
-#: Of the demo's own task: the library's kernel and the compiler's, one of which wins; more would only take longer.
+#: For the demo's own task: the library's and the compiler's kernel, one of which wins; more would only take longer.
 _OWN_CANDIDATES = 2
 
 
 class Clock:
-    """How long each part took, in seconds."""
+    """Records the duration of each part in seconds."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[str, float]] = []
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time a part, also one that fails."""
+        """Time a part, even if it fails."""
         start = time.monotonic()
         try:
             yield
@@ -71,7 +71,7 @@ def _run(
         request = OptimizeRequest.model_validate(fields)
     except ValidationError as error:
         raise DemoFailed(wrong_fields(error)) from None
-    # Before anything lies in it: the service takes over no folder that others can look into.
+    # While it is still empty: the service refuses a folder that other users can read.
     make_private(folder)
     heading = console.rule
     heading("[bold]1. Start the service", align="left")
@@ -129,7 +129,7 @@ def main(
     plain: Annotated[bool, typer.Option(help="Plain lines, as when the output is no terminal.")] = False,
 ) -> None:
     """Run the whole path once: service, job, bundle, re-check, a cheat that is caught."""
-    # A terminated demo must stop its service too; the default action would leave it running.
+    # A terminated demo must stop its service too; the default handler would leave it running.
     signal.signal(signal.SIGTERM, _terminate)
     is_terminal = sys.stdout.isatty() and not plain
     console = Console() if is_terminal else Console(force_terminal=False, width=120)

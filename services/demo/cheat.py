@@ -32,10 +32,10 @@ IN_WORDS = (
 
 
 def cheating_candidate(task_source: str) -> str:
-    """A candidate for any task that replays its first output, made from the task's own text.
+    """Build a candidate from a task's text that replays its first output.
 
-    The text is read as a syntax tree and never run here. Left out is what a candidate has no use for and may not
-    import: the shape space and the input makers.
+    The text is parsed and never run here. The shape space, the input makers and imports from `kernelbench_tasks`
+    are removed: a candidate does not need them or may not import them.
     """
     lines = task_source.splitlines()
     for node in reversed(ast.parse(task_source).body):

@@ -1,4 +1,4 @@
-"""Starting and stopping the service that the demo talks to."""
+"""Starts and stops the demo's service."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pathlib import Path
 START_WITHIN_S = 180.0
 STOP_WITHIN_S = 30.0
 _POLL_S = 0.25
-# A newcomer's demo must not write into a database that the shell's settings point to.
+# The demo must not write to a database configured in the shell's environment.
 _MOVES_THE_DATA = ("KERNELWRIGHT_DATABASE_URL", "KERNELWRIGHT_BROKER_URL", "KERNELWRIGHT_DATA_DIR")
 
 
 class DemoFailed(Exception):
-    """A part of the demo did not work; `str()` is the sentence for the person at the terminal."""
+    """A part of the demo failed; `str()` is a sentence for the user."""
 
 
 @contextmanager
 def running_service(data_dir: Path) -> Iterator[str]:
-    """`kernelwright serve` on a free loopback port until the block ends; yields its address.
+    """Run `kernelwright serve` on a free loopback port during the block; yields its address.
 
     Raises:
-        DemoFailed: it did not start; the sentence holds the end of its log.
+        DemoFailed: the service did not start; the message includes the end of its log.
     """
     log = data_dir / "service.log"
     environment = {name: value for name, value in os.environ.items() if name not in _MOVES_THE_DATA}
@@ -41,7 +41,7 @@ def running_service(data_dir: Path) -> Iterator[str]:
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
-            start_new_session=True,  # Ctrl-C is for this program, which then stops the service in order
+            start_new_session=True,  # Ctrl-C reaches only the demo, which then stops the service cleanly
         )
     try:
         yield _wait_for_address(process, log)

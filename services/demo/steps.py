@@ -1,4 +1,4 @@
-"""What the demo does with a running service, step by step. All of it goes over HTTP."""
+"""The demo's steps against a running service, all over HTTP."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Demo:
     """One run of the demo against a running service.
 
     Args:
-        client: talks to the service.
-        folder: where the bundle is kept.
+        client: the client of the service.
+        folder: where to store the bundle.
         console: where to print.
     """
 
@@ -47,7 +47,7 @@ class Demo:
         self.first_accepted_s: float | None = None  # after the job was posted
 
     def wait_until_ready(self) -> str:
-        """Waits for the worker's self-check; returns the sandbox tier in force."""
+        """Wait for the worker's self-check; return the sandbox tier in use."""
         deadline = time.monotonic() + START_WITHIN_S
         while True:
             answer = httpx.get(f"{self._client.url}/readyz", timeout=60.0)
@@ -60,13 +60,13 @@ class Demo:
             time.sleep(_POLL_S)
 
     def clear_leftovers(self) -> None:
-        """Cancels jobs of an earlier demo that was interrupted: they would take this one's processor."""
+        """Cancel jobs left by an interrupted demo, which would compete for the processor."""
         for job in self._client.jobs(limit=20):
             if job.state not in FINAL_STATES:
                 self._client.cancel(job.id)
 
     def optimize(self, request: OptimizeRequest) -> JobView:
-        """Submits the task, follows the job to its end, and returns it.
+        """Submit the task, follow the job to its end, and return it.
 
         Raises:
             DemoFailed: the job ended without a bundle.
@@ -87,7 +87,7 @@ class Demo:
         return job
 
     def show_result(self, job: JobView) -> None:
-        """Prints the leaderboard and what the held-out shapes say."""
+        """Print the leaderboard and the held-out result."""
         summary: dict[str, Any] = job.summary or {}
         self._console.print(self._leaderboard(job.id, job.winner.sha256 if job.winner else None))
         origin = words.origin(job.winner.origin if job.winner else None)
@@ -105,14 +105,14 @@ class Demo:
         self._console.print(Panel(facts, title=title, title_align="left"))
 
     def fetch_bundle(self, job: JobView) -> Path:
-        """Saves the job's zip and returns its path."""
+        """Save the job's zip and return its path."""
         return self._client.fetch(job.id, self._folder / f"{_file_name(job.name)}-{job.id[-8:]}.zip")
 
     def reproduce(self, bundle: Path) -> None:
-        """Unpacks the bundle and runs its reproduce.py in a new, isolated process somewhere else.
+        """Unpack the bundle elsewhere and run its reproduce.py in a new, isolated process.
 
         Raises:
-            DemoFailed: it ended with another exit code than 0.
+            DemoFailed: the exit code was not 0.
         """
         unpacked = bundle.with_suffix("")
         with zipfile.ZipFile(bundle) as archive:
@@ -144,10 +144,10 @@ class Demo:
             raise DemoFailed(f"reproduce.py of the bundle ended with exit code {done.returncode}")
 
     def show_cheat(self, job: JobView, task_source: str) -> None:
-        """Submits a cheating candidate to the finished job and shows what the referee says.
+        """Submit a cheating candidate to the finished job and show the verdict.
 
         Raises:
-            DemoFailed: the referee did not turn it down.
+            DemoFailed: the referee did not reject it.
         """
         self._say(cheat.IN_WORDS)
         source = cheat.cheating_candidate(task_source)

@@ -1,1 +1,1 @@
-"""Readings of this machine's GPUs, and the rules by which a GPU is out of service."""
+"""Readings of this machine's GPUs, and the rules that take a GPU out of service."""

@@ -1,6 +1,6 @@
-"""What NVML says of a GPU at one moment, as plain values; nothing of the GPU is ever changed.
+"""Reads the state of a GPU from NVML as plain values; never changes a GPU setting.
 
-What a driver or a card does not tell is None, and no rule (`services.gpus.rules`) judges by it.
+Values that the driver or card does not report are None, and the rules (`services.gpus.rules`) ignore them.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-# nvmlClocksEventReasons: hardware or driver slow the clocks down against damage. A power cap is normal under load.
+# nvmlClocksEventReasons by which the hardware or driver lowers the clocks to prevent damage. A power cap is normal under load.
 SLOWDOWNS = {0x8: "hw_slowdown", 0x20: "sw_thermal", 0x40: "hw_thermal", 0x80: "hw_power_brake"}
 _MOST_EVENTS = 64
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One moment.
+    """The state of a GPU at one moment.
 
     Attributes:
-        at_s: when, on a clock that never goes back.
-        lost: why the GPU answers nothing any more; everything else is then missing.
-        uncorrected: errors of the memory that ECC could not correct, since the driver was loaded.
-        remap_failed: a bad row of the memory could not be replaced.
-        remap_pending: a bad row is replaced at the next reset, and in use until then.
-        recovery: what the driver says must be done before the GPU is used again, in its own number; 0: nothing.
-        slowdowns: names of `SLOWDOWNS` in force.
-        xids: numbers of the driver's error reports since the reading before.
-        used_bytes: memory in use, without what the driver keeps for itself.
-        held_bytes: what processes that can be seen here hold of it; None where none is seen.
+        at_s: time of the reading, on a monotonic clock.
+        lost: why the GPU no longer responds; all other values are then missing.
+        uncorrected: memory errors that ECC could not correct, since the driver was loaded.
+        remap_failed: a bad memory row could not be remapped.
+        remap_pending: a bad memory row will be remapped at the next reset and stays in use until then.
+        recovery: the driver's number for the recovery action that the GPU needs before further use; 0: none.
+        slowdowns: active slowdowns, by their names in `SLOWDOWNS`.
+        xids: Xid numbers of the driver's error reports since the previous reading.
+        used_bytes: memory in use, without the memory that the driver reserves.
+        held_bytes: the part of it held by visible processes; None if no process is visible.
         own: whether a referee of this worker may hold memory.
     """
 
@@ -46,21 +46,21 @@ class Reading:
 
 
 class Gpu(Protocol):
-    """Something that can be read again and again; tests replay what was recorded."""
+    """A source of readings; tests replay recorded ones."""
 
     def read(self, *, own: bool) -> Reading:
-        """What it says now; never raises for what the GPU does."""
+        """Return a reading taken now; GPU failures never raise."""
         ...
 
 
 class NvmlGpu:
-    """A GPU through NVML.
+    """A GPU read through NVML.
 
     Args:
-        uuid: which.
+        uuid: the GPU's UUID.
 
     Raises:
-        OSError: NVML is not there, or does not know the GPU.
+        OSError: NVML is not available, or does not know the GPU.
     """
 
     def __init__(self, uuid: str) -> None:
@@ -70,7 +70,7 @@ class NvmlGpu:
             self._nvml: Any = pynvml
             pynvml.nvmlInit()
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        except Exception as error:  # noqa: BLE001 - NVML raises its own kinds, the import another
+        except Exception as error:  # noqa: BLE001 - NVML raises its own types, the import another
             raise OSError(f"NVML does not know this GPU: {error}") from None
         self._events = self._event_set()
 
@@ -108,11 +108,11 @@ class NvmlGpu:
     def _ask(self, function: Any, *arguments: Any) -> Any:
         try:
             return function(self._handle, *arguments)
-        except self._nvml.NVMLError:  # this card or driver does not tell
+        except self._nvml.NVMLError:  # this card or driver does not report it
             return None
 
     def _recovery(self) -> int | None:
-        """Drivers since 2025 tell."""
+        """Return the recovery action; only drivers since 2025 report it."""
         field = getattr(self._nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
         values = self._ask(self._nvml.nvmlDeviceGetFieldValues, [field]) if field is not None else None
         if not values or values[0].nvmlReturn != self._nvml.NVML_SUCCESS:
@@ -133,7 +133,7 @@ class NvmlGpu:
         while self._events is not None and len(found) < _MOST_EVENTS:
             try:
                 event = self._nvml.nvmlEventSetWait(self._events, 0)
-            except self._nvml.NVMLError:  # none is left: told as a timeout
+            except self._nvml.NVMLError:  # no event is left: NVML reports a timeout
                 break
             found.append(int(event.eventData))
         return tuple(found)

@@ -1,8 +1,8 @@
-"""The rules by which a worker takes its GPU out, one function each; all of them in this file.
+"""The rules by which a worker takes its GPU out of service, one function each; all rules are in this file.
 
-A rule looks at the readings of the last `KEPT_S` seconds, the newest last, and says in a sentence what is wrong, or None. What
-is over is forgiven: when no rule objects any more, the worker tries a kernel whose result is known and comes back. Nothing
-here changes a setting of the GPU or resets it; the sentence says where a person must.
+A rule gets the readings of the last `KEPT_S` seconds, newest last, and returns a sentence about the problem, or None. When no
+rule finds a problem any more, the worker runs a kernel with a known result and returns to service. No rule changes GPU settings
+or resets the GPU; the sentence says what an operator must do.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ KEPT_S = 600.0
 PERSIST_S = 120.0
 _PERSIST_READINGS = 3
 _NOBODYS_BYTES = 2 << 30
-# NVIDIA's list of Xid errors. Only those of the hardware and of the driver: 13, 31, 43 and 45 follow from what a program did,
-# and programs that do such things are what a worker is for.
+# From NVIDIA's list of Xid errors, only hardware and driver errors. A program can cause 13, 31, 43 and 45, and workers must
+# expect candidates that do.
 HARDWARE_XIDS = {
     48: "memory error that ECC could not correct",
     62: "micro-controller halted",
@@ -35,13 +35,13 @@ HARDWARE_XIDS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong.
+    """A problem with a GPU.
 
     Attributes:
-        rule: its name.
-        sentence: for people.
-        stops: whether what runs now is stopped and given back, since its verdicts could not be believed; else only
-            nothing new is begun.
+        rule: the rule's name.
+        sentence: a description for people.
+        stops: whether the worker also stops and returns running work, whose verdicts would be unreliable; otherwise it only
+            starts no new work.
     """
 
     rule: str
@@ -50,7 +50,7 @@ class Finding:
 
 
 def findings(readings: Sequence[Reading]) -> list[Finding]:
-    """What is wrong by these readings of one GPU."""
+    """Return the problems that the rules find in the readings of one GPU."""
     if not readings:
         return []
     found = []
@@ -68,7 +68,7 @@ def _lost(readings: Sequence[Reading]) -> str | None:
 
 def _ecc(readings: Sequence[Reading]) -> str | None:
     counts = [one.uncorrected for one in readings if one.uncorrected is not None]
-    # The count begins anew when the driver is loaded again: a smaller one is no error.
+    # The count restarts when the driver is reloaded, so a smaller count is not an error.
     new = sum(max(0, after - before) for before, after in pairwise(counts))
     return f"{new} memory errors that ECC could not correct in the last minutes" if new else None
 
@@ -94,7 +94,7 @@ def _xid(readings: Sequence[Reading]) -> str | None:
 
 
 def _slowdown(readings: Sequence[Reading]) -> str | None:
-    """Held back without a pause; for a moment it is the referee's business, which drops what it timed meanwhile."""
+    """Report only continuous slowdowns; the referee handles brief ones by dropping the affected timings."""
     lasting = _lasting(readings)
     always = frozenset.intersection(*(one.slowdowns for one in lasting)) if lasting else frozenset()
     if not always:
@@ -103,7 +103,7 @@ def _slowdown(readings: Sequence[Reading]) -> str | None:
 
 
 def _memory(readings: Sequence[Reading]) -> str | None:
-    """Where the list of processes is empty although a referee of ours runs, it cannot be believed (containers)."""
+    """Report memory held by no visible process. In containers the process list may be empty; it is then ignored if `own`."""
     lasting = _lasting(readings)
     excesses = [_held_by_nobody(one) for one in lasting]
     if not excesses or any(one is None or one < _NOBODYS_BYTES for one in excesses):
@@ -119,7 +119,7 @@ def _held_by_nobody(one: Reading) -> int | None:
 
 
 def _lasting(readings: Sequence[Reading]) -> list[Reading]:
-    """The readings of the last `PERSIST_S`, if there are enough and they reach back so far."""
+    """Return the readings of the last `PERSIST_S` seconds; none if they are too few, span less time, or the GPU was lost."""
     end = readings[-1].at_s
     if end - readings[0].at_s < PERSIST_S:
         return []
@@ -127,7 +127,7 @@ def _lasting(readings: Sequence[Reading]) -> list[Reading]:
     return last if len(last) >= _PERSIST_READINGS and not any(one.lost for one in last) else []
 
 
-#: Name, rule, and whether what runs is stopped.
+#: By rule name: the rule, and whether it stops running work.
 RULES: dict[str, tuple[Callable[[Sequence[Reading]], str | None], bool]] = {
     "gpu_lost": (_lost, True),
     "gpu_ecc": (_ecc, True),
@@ -137,5 +137,5 @@ RULES: dict[str, tuple[Callable[[Sequence[Reading]], str | None], bool]] = {
     "gpu_slowdown": (_slowdown, False),
     "gpu_memory": (_memory, False),
 }
-#: Found by running it, see `services.worker.health`.
+#: Name of the check that runs a kernel with a known result, see `services.worker.health`.
 KNOWN_KERNEL = "gpu_known_kernel"

@@ -1,1 +1,1 @@
-"""Jobs as rows: making, reading, leasing, cancelling them, and the agent's memory on the database."""
+"""Jobs as database rows: create, read, lease and cancel them, and store the agent's memory of a job."""

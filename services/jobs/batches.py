@@ -1,8 +1,8 @@
-"""A job that asks its models through files: it pauses as `waiting`, and goes on when answers have come.
+"""Batch jobs send model requests through files: the job pauses as `waiting` and resumes when answers arrive.
 
-Requests and answers travel in the format of OpenAI's Batch API. The worker that pauses a job stores the open requests in the
-database, where clients fetch them; answers that clients send are stored there too, and laid into the job's folder by
-whichever worker goes on with it. Where the folder is on this machine, answers may as well be put into it by hand.
+Requests and answers use the format of OpenAI's Batch API. The worker that pauses a job stores the open requests in the
+database, where clients fetch them. Answers from clients are stored there too, and the worker that resumes the job writes them
+to the job's folder. If the folder is on this machine, answers may also be put into it by hand.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_ANSWERS_CHARACTERS = 64_000_000
 
 
 def with_folder(spec: JobSpec, folder: Path) -> JobSpec:
-    """The spec with `folder` for models of provider "batch" that name none; a client cannot name one."""
+    """Return the spec with `folder` set for models of provider "batch" that have none; clients cannot set it."""
     models = tuple(
         replace(one, folder=str(folder)) if one.provider == "batch" and not one.folder else one
         for one in spec.models
@@ -39,12 +39,12 @@ def with_folder(spec: JobSpec, folder: Path) -> JobSpec:
 
 
 def folder_of(spec: JobSpec) -> Path | None:
-    """Where the files of a job are; None for one that uses none."""
+    """Return the folder of a job's batch files; None if it uses none."""
     return next((Path(one.folder) for one in spec.models if one.provider == "batch" and one.folder), None)
 
 
 def lay_out(session: Session, spec: JobSpec) -> None:
-    """Puts the answers that clients sent beside the others."""
+    """Write the answers that clients sent to the job's batch folder."""
     folder, answers = folder_of(spec), step_value(session, spec.job_id, _ANSWERS)
     if folder is not None and answers:
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,8 +52,8 @@ def lay_out(session: Session, spec: JobSpec) -> None:
 
 
 def pause(session: Session, job: Job, spec: JobSpec, reason: str) -> None:
-    """A job that the caller has locked waits for answers; its open requests are kept for whoever fetches them."""
-    if job.cancel_requested:  # meanwhile
+    """Set a job that the caller has locked to `waiting`, and store its open requests for clients."""
+    if job.cancel_requested:  # set in the meantime
         end_job(session, job, "cancelled", "cancelled while it waited for answers")
         return
     folder = folder_of(spec)
@@ -61,7 +61,7 @@ def pause(session: Session, job: Job, spec: JobSpec, reason: str) -> None:
     job.reason = shown_text(
         f"{reason}; then `kernelwright resume {job.id}`, or `kernelwright batch {job.id}` over HTTP"
     )
-    job.stalled_attempts = job.faults = 0  # waiting is no fault
+    job.stalled_attempts = job.faults = 0  # waiting is not a failure
     job.lease_owner = job.lease_until = None
     if folder is not None:
         requests = folder / REQUESTS
@@ -72,11 +72,11 @@ def pause(session: Session, job: Job, spec: JobSpec, reason: str) -> None:
 
 
 def open_requests(session: Session, job_id: str) -> str:
-    """The requests that wait for answers, one JSON object a line.
+    """Return the requests that wait for answers, one JSON object per line.
 
     Raises:
         NotFound: no such job.
-        NotReady: the job waits for none.
+        NotReady: the job is not waiting for answers.
     """
     if job_row(session, job_id).state != "waiting":
         raise NotReady(f"job {job_id} waits for no answers")
@@ -84,21 +84,21 @@ def open_requests(session: Session, job_id: str) -> str:
 
 
 def add_answers(session: Session, job_id: str, text: str, *, more: bool = False) -> int:
-    """Stores answers, lets the job go on unless `more` will follow, and commits; how many lines there were.
+    """Store answers, resume the job unless `more` will follow, commit, and return the number of answers.
 
-    Answers to requests that this job did not make are of no use and do no harm.
+    Answers to requests that this job did not make have no effect.
 
     Raises:
         NotFound: no such job.
-        NotReady: the job waits for none.
-        Refused: a line is no answer, or there are too many.
+        NotReady: the job is not waiting for answers.
+        Refused: a line is not an answer, there is none, or the stored answers would exceed `MAX_ANSWERS_CHARACTERS`.
     """
     job_row(session, job_id)
     job = events.lock_job(session, job_id)
     assert job is not None
     if job.state != "waiting":
         raise NotReady(f"job {job_id} waits for no answers")
-    # Not `splitlines`: a text within JSON may hold what Unicode takes for the end of a line.
+    # Not `splitlines`: JSON strings may contain characters that Unicode treats as line ends.
     lines = [line for line in text.split("\n") if line.strip()]
     for number, line in enumerate(lines, start=1):
         if not _is_answer(line):
@@ -106,7 +106,7 @@ def add_answers(session: Session, job_id: str, text: str, *, more: bool = False)
                 f"line {number} is no JSON object with a custom_id, as the Batch API's output file has them"
             )
             raise Refused([FieldError("answers", message)])
-    # What echoes a key of ours stays out of the database, too.
+    # Answers that echo one of our keys must not put it into the database.
     stored = str(step_value(session, job_id, _ANSWERS) or "") + "".join(
         f"{redact(line, known_secrets())}\n" for line in lines
     )
@@ -122,14 +122,14 @@ def add_answers(session: Session, job_id: str, text: str, *, more: bool = False)
 
 
 def resume(session: Session, job: Job) -> None:
-    """Queues a waiting job that the caller has locked."""
+    """Queue a waiting job that the caller has locked."""
     job.state = "queued"
     job.reason = None
     events.append(session, job.id, "job.queued", {"name": job.name, "device": job.device})
 
 
 def answered_on_disk(session: Session) -> list[str]:
-    """Waiting jobs in whose folders, on this machine, files of answers have changed since they paused."""
+    """Return waiting jobs whose answer files, on this machine, have changed size since the job paused."""
     found = []
     for job_id in session.scalars(select(Job.id).where(Job.state == "waiting")):
         seen = step_value(session, job_id, _SEEN)
@@ -157,7 +157,7 @@ def _sizes(folder: Path) -> dict[str, object]:
 
 
 def _keep(session: Session, job_id: str, name: str, value: object) -> None:
-    """Unlike a step of the agent this one changes: it is what the job waits for now."""
+    """Create or overwrite a step. Unlike the agent's steps, these change while the job waits."""
     row = session.get(Step, (job_id, name))
     if row is None:
         session.add(Step(job_id=job_id, name=name, value={"value": value}))

@@ -1,7 +1,7 @@
-"""Cursors of lists: where a page ends, as text that a client hands back unread.
+"""Cursors of lists: opaque text that marks the end of a page and that the client returns to get the next one.
 
-A cursor is base 64 of a JSON list: the kind of list and the last row's place in it. It holds nothing secret and gives no
-access, so it is not signed; whatever comes back is checked to the type of every part before it reaches a query.
+A cursor is the base64 of a JSON list: the kind of list and the last row's position in it. It holds no secrets and grants no
+access, so it is not signed. `decode` validates the type of every part before it reaches a query.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ ENTRIES = TypeAdapter(tuple[Literal["entries"], Number, Figure, Number])
 
 
 def encode(kind: str, *place: str | int | float) -> str:
-    """The cursor of a place in lists of this kind."""
+    """Return the cursor of a position in lists of this kind."""
     text = json.dumps([kind, *place], separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 def decode(kind: TypeAdapter[Any], cursor: str) -> tuple[Any, ...]:
-    """The place in a list of this kind.
+    """Return the position that a cursor marks in a list of this kind.
 
     Raises:
-        Refused: this is no cursor of such a list.
+        Refused: the text is not a cursor of such a list.
     """
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
@@ -42,5 +42,5 @@ def decode(kind: TypeAdapter[Any], cursor: str) -> tuple[Any, ...]:
 
 
 def refused(field: str = "after") -> Refused:
-    """What is answered to something that is no cursor."""
+    """Return the error for text that is not a cursor."""
     return Refused([FieldError(field, "is not a cursor of this list; take `next` of the page before")])

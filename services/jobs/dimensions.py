@@ -1,6 +1,6 @@
-"""The names of sizes in a request, held against those that the task's file declares: read as text, nothing is run.
+"""Checks dimension names in a request against those that the task's file declares. Parses the file but never runs it.
 
-What a file without `DIMS` can vary is found by a worker, so that its names are checked only there.
+For a file without `DIMS` only a worker can infer the dimensions, and it checks the names.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 from services.errors import FieldError
 
-_LONGEST_PARSED = 30_000  # characters; other requests wait meanwhile
+_LONGEST_PARSED = 30_000  # characters; other requests wait during parsing
 
 
 def declared(source: str) -> tuple[str, ...] | None:
-    """The names in a task's `DIMS`; None where the file has none, or they cannot be told without running it."""
+    """Return the names in a task's `DIMS`; None if there is no `DIMS`, or its names are unknown without running the file."""
     if "DIMS" not in source or len(source) > _LONGEST_PARSED:
         return None
     try:
@@ -41,7 +41,7 @@ def name_errors(
     shapes: Mapping[Any, Sequence[Mapping[str, Any]]] | None,
     traffic: Sequence[Any] | None = None,
 ) -> list[FieldError]:
-    """Shapes and rows of traffic that name a size which the task does not declare."""
+    """Return an error for each shape or traffic row that names an undeclared dimension."""
     names = declared(source)
     if names is None:
         return []

@@ -1,8 +1,8 @@
-"""Ending jobs and evaluations, and asking them to stop.
+"""Ends and cancels jobs and evaluations.
 
-`end_job` and `end_evaluation` write the final state and, for a job, its event, in the caller's transaction. A cancelled row that
-is queued or waiting ends at once. One that runs is flagged: its worker sees the flag within half a second and kills whatever
-runs for it (`services.worker.watch`). Cancelling again, or cancelling what has ended, changes nothing.
+`end_job` and `end_evaluation` write the final state and, for a job, its event, in the caller's transaction. Cancelling ends a
+queued or waiting row at once. A running row is flagged: its worker sees the flag within half a second and kills the row's
+processes (`services.worker.watch`). Cancelling twice, or cancelling an ended row, changes nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def end_evaluation(
 
 
 def cancel_job(session: Session, job_id: str) -> None:
-    """Ask a job to stop, and what judges candidates that were added to it by hand; commits.
+    """Cancel a job and the evaluations of its external candidates, and commit.
 
     Raises:
         NotFound: no such job.
@@ -76,14 +76,14 @@ def cancel_job(session: Session, job_id: str) -> None:
     elif job.state == "running":
         job.cancel_requested = True
     session.commit()
-    # Each in a transaction of its own: the end of an evaluation locks its job after it.
+    # Each in a separate transaction: ending an evaluation locks the evaluation first and then its job.
     going_on = Evaluation.state.in_(("queued", "running"))
     for one in session.scalars(select(Evaluation.id).where(Evaluation.job_id == job_id, going_on)).all():
         cancel_evaluation(session, one)
 
 
 def cancel_evaluation(session: Session, evaluation_id: str) -> None:
-    """Ask an evaluation to stop, and commit.
+    """Cancel an evaluation, and commit.
 
     Raises:
         NotFound: no such evaluation.

@@ -1,7 +1,7 @@
-"""Appending to a job's log of events, and the signal that there is new work.
+"""Appends to a job's event log, and signals new work.
 
-Readers resume by id, so within a job an id must never become visible after a greater one. PostgreSQL hands out ids
-before commit; locking the job's row first makes that impossible. SQLite has one writer at a time anyway.
+Readers resume by id, so within a job an id must never become visible after a greater one. PostgreSQL assigns ids before
+commit, so writers lock the job's row first. SQLite has only one writer at a time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from services.db.ids import is_id
 from services.db.models import Event, Job
 from services.db.types import shown_json
 
-#: Set when a row is made that wants a worker, for the dispatcher of this process. Only a hint: it looks every second anyway.
+#: Set when a row needs a worker, to wake this process's dispatcher. Only a hint: the dispatcher looks every second anyway.
 NEW_WORK = threading.Event()
-# Not by way of a model's row: that takes three times as long, and what was just appended is not asked for.
+# A plain INSERT, not an ORM row: that takes three times as long, and the new row is not read back.
 _APPEND = insert(cast(Table, Event.__table__)).inline()
 
 
 def lock_job(session: Session, job_id: str) -> Job | None:
-    """The job's row, locked to the end of the transaction."""
+    """Return the job's row, locked until the end of the transaction, or None."""
     if not is_id(job_id):
         return None
     return session.get(Job, job_id, with_for_update=True, populate_existing=True)
@@ -32,8 +32,11 @@ def lock_job(session: Session, job_id: str) -> Job | None:
 def append(
     session: Session, job_id: str, name: str, data: dict[str, Any], *, once: str | None = None
 ) -> bool:
-    """Append an event; False, writing nothing, when the job already has one with this `once`. Caller holds the lock of a job that
-    is stored."""
+    """Append an event to a stored job whose lock the caller holds.
+
+    Returns:
+        False, and writes nothing, if the job already has an event with this name and `once`.
+    """
     if once is not None:
         once = f"{name}:{once}"[:200]
         if session.scalar(select(exists().where(Event.job_id == job_id, Event.once == once))):

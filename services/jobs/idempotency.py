@@ -1,4 +1,4 @@
-"""Idempotency keys: a request that is repeated with its key makes nothing new."""
+"""Idempotency keys: repeating a request with the same key creates nothing new."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _KEY_MAX_CHARACTERS = 200
 
 
 def earlier(session: Session, verb: str, request: Request, key: str | None) -> str | None:
-    """The id that the same request of the same user made before.
+    """Return the id that the same user's same request created before, or None.
 
     Raises:
-        Refused: the key cannot be one.
+        Refused: the key is not valid.
         Conflict: the key was used before with another request.
     """
     if key is None:
@@ -39,7 +39,7 @@ def earlier(session: Session, verb: str, request: Request, key: str | None) -> s
 
 
 def remember(session: Session, verb: str, request: Request, key: str | None, made_id: str) -> None:
-    """Keep what a request with a key made; the caller commits."""
+    """Store the id that a request with a key created; the caller commits."""
     if key is not None:
         owner_id = owner_of(session) or ""
         session.add(
@@ -48,6 +48,6 @@ def remember(session: Session, verb: str, request: Request, key: str | None, mad
 
 
 def _digest(verb: str, request: Request) -> str:
-    # A field that an earlier version did not know is no part of what it kept.
+    # Leave out unset fields that earlier versions lacked: digests stored by those versions do not include them.
     absent = {name for name in request.LATER if getattr(request, name) is None}
     return hashlib.sha256(f"{verb}\n{request.model_dump_json(exclude=absent)}".encode()).hexdigest()

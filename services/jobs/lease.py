@@ -1,7 +1,7 @@
-"""Leases: which worker may work on a row, for how long, and what becomes of rows whose worker died.
+"""Leases: which worker may work on a row, for how long, and what happens to rows whose worker died.
 
-A worker claims a row with one UPDATE, so that two can never both win; it extends the lease while it lives; and every
-write it makes for the row checks in the same transaction that the lease is still its own. All times are the database's.
+A worker claims a row with one UPDATE, so two workers can never both win. It extends the lease while it runs, and every
+write it makes for the row checks in the same transaction that it still holds the lease. All times are on the database's clock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Lease:
         model: which table.
         row_id: which row.
         owner: the worker's identity.
-        attempt: number of this attempt; with `owner` it tells this lease from any other.
+        attempt: number of this attempt; together with `owner` it identifies the lease.
     """
 
     model: LeasedModel
@@ -42,8 +42,12 @@ class Lease:
 def claim(
     session: Session, model: LeasedModel, row_id: str, owner: str, lease_seconds: float, max_attempts: int
 ) -> Lease | None:
-    """Take a queued row, or one whose lease ran out; None when another worker has it, it needs no work, or its user has as
-    many running as allowed."""
+    """Claim a queued row, or one whose lease has expired.
+
+    Returns:
+        The lease; None if another worker holds the row, it needs no work, it is out of attempts, or its user already has as
+        many rows running as allowed.
+    """
     lock_user(session, session.scalar(select(model.owner_id).where(model.id == row_id)))
     result = session.execute(
         update(model)
@@ -65,10 +69,10 @@ def claim(
 
 
 def locked_row(session: Session, lease: Lease) -> Any:
-    """The leased row, locked to the end of the transaction.
+    """Return the leased row, locked until the end of the transaction.
 
     Raises:
-        LeaseLost: the lease is no longer this worker's.
+        LeaseLost: this worker no longer holds the lease.
     """
     row: Any = session.get(lease.model, lease.row_id, with_for_update=True, populate_existing=True)
     if (
@@ -81,7 +85,7 @@ def locked_row(session: Session, lease: Lease) -> Any:
 
 
 def extend(session: Session, lease: Lease, lease_seconds: float) -> bool:
-    """Prolong the lease; False when it is lost."""
+    """Extend the lease; return False if it is lost."""
     result = session.execute(
         update(lease.model)
         .where(_held(lease))
@@ -92,7 +96,7 @@ def extend(session: Session, lease: Lease, lease_seconds: float) -> bool:
 
 
 def wanted(session: Session, lease: Lease) -> str | None:
-    """Why the work should stop: "cancelled", "lost", or None to go on."""
+    """Return why the work should stop ("cancelled" or "lost"), or None to continue."""
     row = session.execute(select(lease.model.cancel_requested).where(_held(lease))).one_or_none()
     if row is None:
         return "lost"
@@ -102,14 +106,14 @@ def wanted(session: Session, lease: Lease) -> str | None:
 def release(
     session: Session, lease: Lease, *, stalled: bool = False, faults: int = 0, reason: str = ""
 ) -> None:
-    """Give the row back unfinished.
+    """Return the row to the queue unfinished.
 
     Args:
-        session: of a transaction.
-        lease: what is given back.
-        stalled: whether the attempt counts as one in which the worker died; not so after a clean shutdown or an outage.
-        faults: how many faults of ours it adds.
-        reason: why, where the row should say so.
+        session: a session in a transaction.
+        lease: the lease to release.
+        stalled: whether the attempt counts as one in which the worker died; False after a clean shutdown or an outage.
+        faults: number of internal faults to add.
+        reason: the reason to store in the row; empty keeps the earlier one.
     """
     stalled_before = case((lease.model.stalled_attempts > 0, lease.model.stalled_attempts - 1), else_=0)
     session.execute(
@@ -128,13 +132,13 @@ def release(
 
 
 def owners(session: Session, model: LeasedModel) -> list[str]:
-    """The workers that hold leases which have not been ended yet."""
+    """Return the workers that hold leases in a table, except leases that were ended."""
     query = select(model.lease_owner).where(model.state == "running", model.lease_until > 0).distinct()
     return [owner for owner in session.scalars(query) if owner is not None]
 
 
 def expire_leases_of(session: Session, owners: list[str]) -> None:
-    """End the leases of workers that are known to be dead."""
+    """End the leases of workers known to be dead."""
     for model in (Job, Evaluation):
         session.execute(
             update(model)
@@ -145,13 +149,13 @@ def expire_leases_of(session: Session, owners: list[str]) -> None:
 
 
 def any_claimable(session: Session, model: LeasedModel, device: str, max_attempts: int) -> bool:
-    """Whether a row waits that a worker for this device could claim."""
+    """Whether a worker for this device could claim a row."""
     due = and_(_claimable(model), model.device == device, model.stalled_attempts < max_attempts)
     return session.scalar(select(model.id).where(due).limit(1)) is not None
 
 
 def abandoned(session: Session, model: LeasedModel, max_attempts: int) -> list[LeasedRow]:
-    """Rows without a worker that must be ended: cancelled while their worker died or gave them back, or out of attempts."""
+    """Return and lock rows without a worker that must be ended: they were cancelled, or are out of attempts."""
     expired = and_(model.state == "running", model.lease_until < epoch_seconds())
     waiting = or_(expired, model.state == "queued")
     query = select(model).where(
@@ -163,7 +167,7 @@ def abandoned(session: Session, model: LeasedModel, max_attempts: int) -> list[L
     return list(session.scalars(query.with_for_update(skip_locked=True)))
 
 
-@cache  # to put a condition together takes longer than to ask it
+@cache  # building the condition takes longer than the query
 def _claimable(model: LeasedModel) -> ColumnElement[bool]:
     expired = and_(model.state == "running", model.lease_until < epoch_seconds())
     return and_(
@@ -172,7 +176,7 @@ def _claimable(model: LeasedModel) -> ColumnElement[bool]:
 
 
 def _user_may_run(model: LeasedModel) -> ColumnElement[bool]:
-    """Whether the quota `jobs_running` of the row's user has room. Of rows that wait for it no worker is told."""
+    """Whether the row's user is below the quota `jobs_running`. Workers are not told of rows that wait for the quota."""
     other = aliased(model)
     running = select(func.count()).where(other.owner_id == model.owner_id, other.state == "running")
     limit = select(User.quotas["jobs_running"].as_integer()).where(User.id == model.owner_id)

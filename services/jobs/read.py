@@ -1,6 +1,6 @@
-"""Queries for the API and the pages: rows in, views out. Nothing here writes.
+"""Read-only queries for the API and the pages: rows in, views out.
 
-The page of a job and its tables show hundreds of candidates: `judged_candidates` reads those without what makes them heavy.
+A job's page and tables show hundreds of candidates, so `judged_candidates` leaves out the large fields.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from services.jobs.views import (
     same_fields,
 )
 
-#: Sources in one page of candidates: a hundred of a megabyte each, asked for by many at once, would take all memory.
+#: Total source characters in one page of candidates. Concurrent requests for 100 sources of 1 MB each would exhaust memory.
 PAGE_CHARACTERS = 4_000_000
-# Columns and not rows of the model: a log has hundreds.
+# Selects columns, not ORM rows: a log has hundreds of events.
 _OF_EVENT = (Event.id, Event.time, Event.name, Event.data)
 
-# Statements that are put together once.
+# Statements built once.
 _JOB: BindParameter[str] = bindparam("job")
 _LAST_RANKING = (
     select(Step.name, Step.value)
@@ -48,7 +48,7 @@ _LAST_RANKING = (
     .limit(1)
 )
 _WHOLE = Candidate.sha256.in_(bindparam("whole", expanding=True))
-# A source that has not been counted when it was stored is counted when it is shown.
+# If `lines` was not stored with the candidate, the reader counts the lines, so it needs the source.
 _READ = or_(_WHOLE, Candidate.lines.is_(None))
 _OUTLINED = (
     select(
@@ -59,7 +59,7 @@ _OUTLINED = (
     .order_by(Candidate.number)
 )  # fmt: skip
 _AT_HELD_OUT = Verdict.phase == "held_out"
-# Verdicts from before there were outlines have none; of the held-out shapes a page shows each.
+# Read the full body for older verdicts, which have no outline, and for held-out verdicts, because pages show every held-out shape.
 _IN_FULL = or_(
     Verdict.sha256.in_(bindparam("whole", expanding=True)), Verdict.outline.is_(None), _AT_HELD_OUT
 )
@@ -69,10 +69,10 @@ _OUTLINES = select(
 
 
 def list_jobs(session: Session, limit: int = 20, after: str | None = None) -> list[JobView]:
-    """Jobs, newest first; `after` is the id of the last one already seen.
+    """Return jobs, newest first; `after` is the id of the last job already seen.
 
     Raises:
-        Refused: `after` is no id.
+        Refused: `after` is not an id.
     """
     query = select(Job).options(defer(Job.task_source)).order_by(Job.id.desc()).limit(limit)
     if after is not None:
@@ -83,7 +83,7 @@ def list_jobs(session: Session, limit: int = 20, after: str | None = None) -> li
 
 
 def get_job(session: Session, job_id: str) -> JobView:
-    """One job.
+    """Return one job.
 
     Raises:
         NotFound: no such job.
@@ -92,7 +92,7 @@ def get_job(session: Session, job_id: str) -> JobView:
 
 
 def job_row(session: Session, job_id: str) -> Job:
-    """The row of a job.
+    """Return the row of a job.
 
     Raises:
         NotFound: no such job.
@@ -104,7 +104,7 @@ def job_row(session: Session, job_id: str) -> Job:
 
 
 def task_source(session: Session, job_id: str) -> str:
-    """The text of a job's reference module. Untrusted.
+    """Return the source of a job's reference module. Untrusted.
 
     Raises:
         NotFound: no such job.
@@ -115,11 +115,11 @@ def task_source(session: Session, job_id: str) -> str:
 def list_candidates(
     session: Session, job_id: str, limit: int | None = None, after: str | None = None
 ) -> list[CandidateView]:
-    """Candidates of a job in order of arrival, all of them by default; `after` is the id of the last one already seen.
+    """Return a job's candidates in order of arrival, all by default; `after` is the id of the last one already seen.
 
     Raises:
         NotFound: no such job.
-        Refused: `after` is no candidate of this job.
+        Refused: `after` is not a candidate of this job.
     """
     job_row(session, job_id)
     return _candidate_views(session, job_id, limit, after)
@@ -145,7 +145,7 @@ def _candidate_views(
 def candidate_page(
     session: Session, job_id: str, limit: int, after: str | None = None
 ) -> tuple[list[CandidateView], bool]:
-    """At most `limit` candidates of a job in order of arrival, fewer where their sources are long, and whether there are more.
+    """Return at most `limit` candidates in order of arrival, fewer if their sources are long, and whether more follow.
 
     Raises: see `list_candidates`.
     """
@@ -173,7 +173,7 @@ def _number_after(session: Session, candidate_id: str, job_id: str) -> int:
 
 
 def get_candidate(session: Session, candidate_id: str) -> CandidateView:
-    """One candidate by its id ("<job id>.<first 12 digits of its sha256>").
+    """Return one candidate by its id ("<job id>.<first 12 digits of its sha256>").
 
     Raises:
         NotFound: no such candidate.
@@ -189,7 +189,7 @@ def get_candidate(session: Session, candidate_id: str) -> CandidateView:
 
 
 def find_candidate(session: Session, job_id: str, sha256: str | None) -> CandidateView | None:
-    """The candidate of a job with this source."""
+    """Return the job's candidate with this source, or None."""
     query = select(Candidate.id).where(Candidate.job_id == job_id, Candidate.sha256 == sha256)
     found = session.scalar(query) if sha256 else None
     return get_candidate(session, found) if found else None
@@ -203,18 +203,17 @@ def judged_candidates(
     *,
     alone: bool = False,
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """Candidates of a job as GET /candidates/{id} sends them, but for what makes them heavy; and the referee's verdict on the
-    job's optimized.py at held-out shapes, once there is one.
+    """Return a job's candidates without their large fields, and the held-out verdict on its optimized.py if there is one.
 
-    Verdicts come as outlines, and `lines` stands for the source, except for the sources named in `whole`. A job has
-    hundreds of candidates, and its page shows the shapes of one.
+    The fields are those of GET /candidates/{id}, but verdicts are outlines and `lines` replaces the source, except for the
+    sources named in `whole`. A job has hundreds of candidates, and its page shows the shapes of only one.
 
     Args:
-        session: where to look.
+        session: the session to query.
         job_id: the job.
-        whole: sources of which everything is wanted.
-        most: of a job with more candidates, only the fastest and the newest, about as many of each.
-        alone: only the candidates in `whole`.
+        whole: sha256 of the sources to return in full.
+        most: if the job has more candidates than this, return only the fastest and the newest, about half each.
+        alone: return only the candidates in `whole`.
     """
     wanted: Collection[str] | None = whole if alone else None
     if most is not None:
@@ -239,7 +238,7 @@ def judged_candidates(
 
 
 def _notable(session: Session, job_id: str, whole: Collection[str], most: int) -> set[str] | None:
-    """The sources of the fastest and of the newest candidates, or None where there are no more than `most`."""
+    """Return the sha256 of the fastest and the newest candidates, or None if the job has no more than `most`."""
     newest = select(Candidate.sha256).where(Candidate.job_id == job_id).order_by(Candidate.number.desc())
     found = session.scalars(newest.limit(most + 1)).all()
     if len(found) <= most:
@@ -248,7 +247,7 @@ def _notable(session: Session, job_id: str, whole: Collection[str], most: int) -
     fastest = (
         select(Verdict.sha256)
         .where(Verdict.job_id == job_id, Verdict.word == "accepted", speed.is_not(None))
-        # as pages rank them: validated candidates before those that were only screened
+        # The pages' ranking: validated candidates before those that were only screened.
         .order_by((Verdict.phase == "validation").desc(), speed.desc())
         .limit(most // 2)
     )
@@ -279,13 +278,13 @@ def _outline(job_id: str, row: Any, phases: dict[str, Any], choice: dict[str, An
 
 
 def choice_of(session: Session, job_id: str) -> dict[str, dict[str, Any]]:
-    """Place and figures of each candidate that the choice was among, by sha256; empty before the choice."""
+    """Return place and figures of each candidate in the final ranking, by sha256; empty before the winner is chosen."""
     found = session.execute(_LAST_RANKING, {"job": job_id}).one_or_none()
     return last_ranking({found.name: found.value["value"]}) if found else {}
 
 
 def list_events(session: Session, job_id: str, after: int = 0, limit: int = 500) -> list[EventView]:
-    """Events of a job with ids greater than `after`, oldest first. An unknown job has none."""
+    """Return a job's events with ids greater than `after`, oldest first; none for an unknown job."""
     query = select(*_OF_EVENT).where(Event.job_id == job_id, Event.id > after).order_by(Event.id).limit(limit)
     return [_event_view(row) for row in session.execute(query)]
 
@@ -293,8 +292,10 @@ def list_events(session: Session, job_id: str, after: int = 0, limit: int = 500)
 def recent_events(
     session: Session, job_id: str, but_not: str, also: str, limit: int
 ) -> tuple[list[EventView], int]:
-    """The end of a job's log for its page, oldest first: the last `limit` events not called `but_not`, the very last one
-    whatever it is, and the last one called `also`. And how many others there are that are not called `but_not`.
+    """Return the end of a job's log for its page, oldest first, and the number of events left out.
+
+    The result holds the last `limit` events not named `but_not`, the last event of any name, and the last event named `also`.
+    The count excludes events named `but_not`.
     """
     of_job = select(*_OF_EVENT).where(Event.job_id == job_id).order_by(Event.id.desc())
     told = session.execute(of_job.where(Event.name != but_not).limit(limit)).all()
@@ -309,14 +310,14 @@ def _event_view(row: Any) -> EventView:
 
 
 def is_settled(session: Session, job_id: str) -> bool:
-    """Whether no more events are to be expected: the job has ended and no external candidate of it waits."""
+    """Whether no more events will come: the job has ended and none of its external candidates waits for a verdict."""
     state = session.scalar(select(Job.state).where(Job.id == job_id))
     waiting = exists().where(Evaluation.job_id == job_id, Evaluation.state.not_in(FINAL_STATES))
     return state in FINAL_STATES and not session.scalar(select(waiting))
 
 
 def get_evaluation(session: Session, evaluation_id: str) -> EvaluationView:
-    """One evaluation.
+    """Return one evaluation.
 
     Raises:
         NotFound: no such evaluation.
@@ -335,7 +336,7 @@ def get_evaluation(session: Session, evaluation_id: str) -> EvaluationView:
 
 
 def look_row(session: Session, evaluation_id: str) -> Evaluation:
-    """The row of a look at a task (`services.jobs.submit.make_look`).
+    """Return the row of a task check (`services.jobs.submit.make_look`).
 
     Raises:
         NotFound: no such look.
@@ -347,11 +348,11 @@ def look_row(session: Session, evaluation_id: str) -> Evaluation:
 
 
 def get_bundle(session: Session, job_id: str) -> tuple[str, bytes]:
-    """File name and content of a job's zip.
+    """Return file name and content of a job's zip.
 
     Raises:
         NotFound: no such job.
-        NotReady: the job has made no bundle (yet, or ever if it has ended).
+        NotReady: the job has no bundle: not yet, or never if it has ended.
     """
     job = job_row(session, job_id)
     bundle = session.get(Bundle, job_id)

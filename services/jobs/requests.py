@@ -1,6 +1,6 @@
-"""What a client may send. Unknown fields are errors, and so is whatever this version cannot honour.
+"""Request bodies. Unknown fields and options that this version does not support are errors.
 
-Every text ends up in a database and in the referee's JSON, so text that cannot be encoded is refused at the door.
+Every string ends up in a database and in the referee's JSON, so validation rejects text that cannot be encoded.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from pydantic import (
 MAX_SHAPES_PER_SPLIT = 64
 MAX_MODELS = 8
 MAX_DIMS = 64
-# Up to the first a priority orders one's own rows, beyond it goes before everybody's turn (`services.jobs.turns`).
+# Priorities up to OWN_PRIORITY order a user's own rows; greater ones go ahead of all users' turns (`services.jobs.turns`).
 OWN_PRIORITY = 4
 MOST_PRIORITY = 9
-# What a float and every database hold exactly; Python reads whole numbers of thousands of digits, and nothing else does.
+# A float and every database hold integers up to this exactly; only Python accepts integers of thousands of digits.
 _LARGEST_SIZE = 2**53
 _LONGEST_WORD = 200
-# Characters of a source that is parsed while other requests wait; ten times what a task has.
+# Longest source, in characters, that a request parses while others wait; ten times the size of a typical task.
 _LONGEST_PARSED = 30_000
-# A year; beyond some hundreds of years clocks and waits overflow.
+# One year; clocks and timeouts overflow beyond a few hundred years.
 _LONGEST_S = 366 * 24 * 3600.0
 
 
@@ -53,14 +53,14 @@ def _source(text: str) -> str:
 
 
 def _parses(text: str) -> str:
-    """What Python cannot parse would be refused by the worker, minutes later; what takes long to parse is left to it."""
+    """Reject source that does not parse, which the worker would reject minutes later. Longer sources are left to the worker."""
     if len(text) <= _LONGEST_PARSED:
         try:
             ast.parse(text)
         except SyntaxError as error:
             raise ValueError(f"is no Python: line {error.lineno}: {error.msg}") from None
         except (MemoryError, RecursionError, ValueError):
-            pass  # nested too deep for this process: the worker's sandbox says so
+            pass  # nested too deep for this process: the worker's sandbox reports it
     return text
 
 
@@ -107,7 +107,7 @@ Split = Literal["visible", "validation", "held_out", "adversarial"]
 
 
 def own_shapes(asked: Mapping[Any, Sequence[Any]] | None) -> dict[str, Any] | None:
-    """Shapes of a request, by split, as they are stored."""
+    """Convert a request's shapes, by split, to the stored form."""
     return {str(split): list(shapes) for split, shapes in asked.items()} if asked else None
 
 
@@ -138,7 +138,7 @@ class ModelNew(torch.nn.Module):
 
 
 def _examples(*found: dict[str, Any]) -> ConfigDict:
-    """Bodies that the OpenAPI document shows."""
+    """Model configuration with example bodies for the OpenAPI document."""
     return ConfigDict(extra="forbid", json_schema_extra={"examples": list(found)})
 
 
@@ -151,7 +151,7 @@ class Request(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
-        """Pydantic takes true for 1 where a number belongs; whoever sends it means something else."""
+        """Reject booleans where a number belongs, because Pydantic would read true as 1."""
         wanted = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and wanted is not bool and bool not in get_args(wanted):
             raise ValueError("is true or false, which does not belong here")

@@ -1,4 +1,4 @@
-"""Rows from the agent's objects and back, for the API that makes jobs and for the workers that work on them."""
+"""Converts between the agent's objects and database rows, for the API that creates jobs and the workers that run them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from sqlalchemy.orm import Session
 from agent.spec import JobSpec
 from services.db.models import Candidate, Job, Step, Verdict
 
-#: The effort of an evaluation that only looks at its task.
+#: The effort of an evaluation that only checks its task.
 LOOK = "look"
 _OUTLINE = ("verdict", "reason", "findings", "summary", "environment", "effort", "elapsed_s")
 
 
 def lines_of_code(source: str | None) -> int | None:
-    """Lines that are neither blank nor only a comment."""
+    """Count the lines that are neither blank nor only a comment."""
     if source is None:
         return None
     return sum(
@@ -24,7 +24,7 @@ def lines_of_code(source: str | None) -> int | None:
 
 
 def step_value(session: Session, job_id: str, name: str) -> Any:
-    """What a finished step of a job left; None where it has not finished."""
+    """Return the stored value of a job's step; None if the step has not finished."""
     row = session.get(Step, (job_id, name))
     return row.value["value"] if row else None
 
@@ -39,7 +39,7 @@ def candidate_row(
     parent_sha256: str | None = None,
     note: str = "",
 ) -> Candidate:
-    """A row for a candidate; its id is "<job id>.<first 12 digits of the sha256>"."""
+    """Make the row of a candidate; its id is "<job id>.<first 12 digits of the sha256>"."""
     return Candidate(
         id=f"{job_id}.{sha256[:12]}",
         job_id=job_id,
@@ -54,7 +54,7 @@ def candidate_row(
 
 
 def proposed_data(row: Candidate) -> dict[str, str | None]:
-    """Data of the event `candidate.proposed`."""
+    """Return the data of the event `candidate.proposed`."""
     return {
         "id": row.id,
         "sha256": row.sha256,
@@ -65,18 +65,18 @@ def proposed_data(row: Candidate) -> dict[str, str | None]:
 
 
 def job_spec(job: Job) -> JobSpec:
-    """The agent's spec of a job row."""
+    """Return the agent's spec of a job row."""
     task = {"name": job.task_name, "source": job.task_source}
     return JobSpec.from_json({**job.request, "task": task})
 
 
 def outline_of(body: dict[str, Any]) -> dict[str, Any]:
-    """A verdict as lists of candidates need it."""
+    """Return the verdict fields that candidate lists need."""
     return {name: body[name] for name in _OUTLINE if name in body}
 
 
 def verdict_row(job_id: str, sha256: str, phase: str, body: dict[str, Any]) -> Verdict:
-    """The row of a verdict whose body is storable."""
+    """Make the row of a verdict; its body must already be storable."""
     summary = body.get("summary") or {}
     low, high = _interval(summary)
     traffic = summary.get("traffic") or {}

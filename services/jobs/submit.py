@@ -1,4 +1,4 @@
-"""Turning a request into rows. What cannot be honoured is refused with the field's name, never ignored."""
+"""Turns requests into rows. An unsupported option is rejected with its field name, never ignored."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def make_job(
     claim_for: str | None = None,
     batch_folder: Path | None = None,
 ) -> Job:
-    """Make a queued job, commit, and return its row as it was stored (an earlier one's, when the key was used before).
+    """Create a queued job, commit, and return its row; if the idempotency key was used before, return the earlier job's row.
 
     Args:
-        session: of the user who makes the request; it can write.
+        session: a writable session of the requesting user.
         request: the job.
-        settings: of the service.
+        settings: the service's settings.
         idempotency_key: see `services.jobs.idempotency`.
-        claim_for: a worker that holds the job from the start, as its attempt 1; no other ever sees it queued.
-        batch_folder: where the files of a job that asks by batch are, instead of the job's own folder.
+        claim_for: a worker that holds the lease from the start, as attempt 1; no other worker ever sees the job queued.
+        batch_folder: folder for the files of a batch job, instead of the job's own folder.
 
     Raises:
-        Refused: the request asks for something that this service does not have.
+        Refused: the request asks for something that this service does not offer.
         Conflict: the key was used before with another body.
-        QuotaExceeded: the session's user has used what it may use.
-        NotFound: the job that was made with the key is gone.
+        QuotaExceeded: a quota of the session's user is used up.
+        NotFound: the job created with this key no longer exists.
     """
     made_before = idempotency.earlier(session, "optimize", request, idempotency_key)
     if made_before:
@@ -93,7 +93,9 @@ def make_job(
         )
     strategy = replace(DEFAULT_STRATEGY, **request.strategy.model_dump(exclude_none=True))
     if request.batch and request.strategy.rounds is None:
-        strategy = replace(strategy, rounds=0)  # a round of search takes two files, and each may take a day
+        strategy = replace(
+            strategy, rounds=0
+        )  # a search round takes two batch files, and each may take a day
     spec = JobSpec(
         job_id=job_id,
         name=request.name or task.name,
@@ -113,7 +115,7 @@ def make_job(
         energy=request.energy,
     )
     wanted = spec.to_json()
-    del wanted["task"]  # has columns of its own
+    del wanted["task"]  # stored in its own columns
     job = Job(
         id=job_id,
         owner_id=owner_id,
@@ -142,7 +144,7 @@ def make_job(
 def make_evaluation(
     session: Session, request: EvaluateRequest, settings: Settings, idempotency_key: str | None = None
 ) -> str:
-    """Make a queued evaluation, commit, and return its id. Raises as `make_job` does."""
+    """Create a queued evaluation, commit, and return its id. Raises as `make_job` does."""
     made_before = idempotency.earlier(session, "evaluate", request, idempotency_key)
     if made_before:
         return made_before
@@ -176,13 +178,14 @@ def make_evaluation(
 
 
 def make_look(session: Session, request: TaskRequest, settings: Settings) -> Evaluation:
-    """Make a queued look at a task, commit, and return its row: lint and the space of shapes, and nothing is started.
+    """Queue a check of a task (lint and shape space, without a job), commit, and return its row.
 
-    A row among the evaluations, without a candidate, its effort `LOOK`: leased, private and cancelled as they are. `request` may name a device.
+    The row is an evaluation without a candidate and with effort `LOOK`; leases, privacy and cancelling work as for any
+    evaluation. `request` may name a device.
 
     Raises:
-        Refused: the request asks for something that this service does not have.
-        QuotaExceeded: the session's user has used what it may use.
+        Refused: the request asks for something that this service does not offer.
+        QuotaExceeded: a quota of the session's user is used up.
     """
     task = _task(request, getattr(request, "name", None), settings)
     device = getattr(request, "device", None) or settings.device
@@ -199,7 +202,7 @@ def make_look(session: Session, request: TaskRequest, settings: Settings) -> Eva
         device=device,
         effort=LOOK,
         deadline_s=_LOOK_S,
-        priority=OWN_PRIORITY,  # a person sits before a page and waits
+        priority=OWN_PRIORITY,  # a person is waiting at the page
     )
     session.add(row)
     session.commit()
@@ -208,12 +211,14 @@ def make_look(session: Session, request: TaskRequest, settings: Settings) -> Eva
 
 
 def add_external_candidate(session: Session, job_id: str, request: CandidateRequest) -> str:
-    """Add a candidate of origin `external` to a job, running or ended, have it judged, commit, and return its id.
+    """Add a candidate of origin `external` to a running or ended job, queue its evaluation, commit, and return its id.
 
-    The same source again gives the same candidate; it is judged anew only if it has no verdict yet.
+    Adding the same source again returns the same candidate; a new evaluation is queued only if it has no verdict and no
+    evaluation waiting.
 
     Raises:
         NotFound: no such job.
+        QuotaExceeded: the source is new, and a quota of the job's owner is used up.
     """
     quotas.lock_user(session, session.scalar(select(Job.owner_id).where(Job.id == job_id)))
     job = events.lock_job(session, job_id)
@@ -284,7 +289,7 @@ def _evaluation(
 
 
 def _task(request: TaskRequest, name: str | None, settings: Settings) -> TaskSource:
-    """The task's file, in the precision that the request asks for."""
+    """Return the task's source at the requested precision."""
     if request.task is not None:
         try:
             found = registry.load(settings.data_dir, request.task) or catalog.load(request.task)
@@ -314,7 +319,7 @@ def _priority_errors(session: Session, priority: int) -> list[FieldError]:
 def _proposers(
     request: OptimizeRequest, settings: Settings, errors: list[FieldError]
 ) -> tuple[tuple[str, ...], tuple[ModelChoice, ...]]:
-    # How a batch is answered is the client's business.
+    # Batch requests need no endpoint here: the client has them answered.
     configured = request.batch or settings.llm_base_url is not None or settings.llm_api_key is not None
     names = [model.model_dump() for model in request.models or ()]
     if not names and settings.llm_model and configured:
@@ -353,7 +358,7 @@ def _proposers(
         own = ModelChoice(
             settings.policy,
             base_url=settings.policy_base_url,
-            api_key_variable=POLICY_API_KEY_VARIABLE,  # the key for hosted models is none of its business
+            api_key_variable=POLICY_API_KEY_VARIABLE,  # must not receive the key for hosted models
             provider=provider,
             origin="policy",
             samples=_POLICY_SAMPLES,
@@ -363,7 +368,7 @@ def _proposers(
 
 
 def _unpriced(models: Sequence[ModelChoice], settings: Settings) -> list[FieldError]:
-    """Dollars cannot be limited where the price of a model is not known."""
+    """Return an error if a model has no known price: a dollar limit needs the price of every model."""
     unknown = [
         choice.model
         for choice in models

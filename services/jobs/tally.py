@@ -1,5 +1,7 @@
-"""What lists say of a job: how many candidates, which is the best. It is kept with a job that has ended, so that a list of fifty
-jobs does not read their thousands of candidates, and worked out anew for all others.
+"""Tallies: the summary of a job in lists, with its candidate counts and best candidate.
+
+The tally of an ended job is stored with it, so a list of fifty jobs need not read their thousands of candidates. For other jobs
+it is computed on each read.
 """
 
 from __future__ import annotations
@@ -31,18 +33,18 @@ class Tally(View):
 
 
 def tallies(session: Session, jobs: Sequence[Job]) -> dict[str, Tally]:
-    """The tally of each job, by id: the kept one, or worked out from the candidates."""
+    """Return the tally of each job by id: the stored one, or one computed from the candidates."""
     found = {job.id: Tally.model_validate(job.tally) for job in jobs if job.tally is not None}
     rest = [job for job in jobs if job.tally is None]
     if not rest:
         return found
     ids = [job.id for job in rest]
     verdicts: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
-    # Columns and not rows of the models: a running job has hundreds, and lists are asked for all the time.
+    # Columns, not ORM rows: a running job has hundreds of verdicts, and lists are requested all the time.
     for verdict in session.execute(select(*_OF_VERDICT).where(Verdict.job_id.in_(ids))):
         verdicts[verdict.job_id, verdict.sha256][verdict.phase] = verdict
     candidates: dict[str, list[Any]] = defaultdict(list)
-    # In the index's own order: for that of the numbers alone SQLite went through every candidate of every job.
+    # In index order: when ordered by number alone, SQLite scanned every candidate of every job.
     rows = select(*_OF_CANDIDATE).where(Candidate.job_id.in_(ids))
     rows = rows.order_by(Candidate.job_id, Candidate.number)
     for candidate in session.execute(rows):
@@ -53,7 +55,7 @@ def tallies(session: Session, jobs: Sequence[Job]) -> dict[str, Tally]:
 
 
 def settle(session: Session, job: Job) -> None:
-    """Keep the tally of a job that has ended and that the caller has locked."""
+    """Store the tally of a job that the caller has locked, or clear it if the job has not ended."""
     session.flush()
     job.tally = None
     job.tally = tallies(session, [job])[job.id].model_dump(mode="json") if job.state in FINAL_STATES else None
@@ -62,7 +64,10 @@ def settle(session: Session, job: Job) -> None:
 def tally_of(
     job: Job, candidates: Iterable[Any], verdicts: Mapping[tuple[str, str], dict[str, Any]]
 ) -> Tally:
-    """From a job's candidates in order of arrival, and verdicts by (job, source) and phase, as rows with those columns."""
+    """Compute a tally from a job's candidates in order of arrival and its verdicts by (job, source) and phase.
+
+    The rows need the columns `_OF_CANDIDATE` and `_OF_VERDICT`.
+    """
     counts: dict[str, int] = defaultdict(int)
     rank: tuple[bool, float] | None = None
     best: BestView | None = None
@@ -75,10 +80,10 @@ def tally_of(
         if candidate.sha256 == job.winner_sha256:
             winner = _best_view(candidate, phases)
         if "held_out" in phases:
-            continue  # optimized.py itself: it is made of the best and does not compete
+            continue  # optimized.py itself: it is assembled from the best candidates and does not compete
         measured = _measured(phases)
         if last is not None and last.word == "accepted" and measured and measured.geomean_speedup is not None:
-            # a validated figure beats any screened one: visible shapes are what proposers tune for
+            # A validated figure beats any screened one, because proposers tune for the visible shapes.
             own = ("validation" in phases, measured.traffic_speedup or measured.geomean_speedup)
             if rank is None or own > rank:
                 rank, best = own, _best_view(candidate, phases)
@@ -86,12 +91,12 @@ def tally_of(
 
 
 def latest(phases: Mapping[str, Any]) -> Any | None:
-    """What belongs to the last phase that has something."""
+    """Return the value of the latest phase present, or None."""
     return next((phases[phase] for phase in LATEST_FIRST if phase in phases), None)
 
 
 def _measured(phases: Mapping[str, Any]) -> Any | None:
-    """The held-out figure is never shown as a candidate's: it reports, it does not choose."""
+    """Return the validation or screen verdict. Held-out figures are only reported and never used to choose a candidate."""
     return phases.get("validation") or phases.get("screen")
 
 

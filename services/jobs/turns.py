@@ -1,15 +1,15 @@
-"""Whose turn it is: which row a worker with a free slot takes next.
+"""Fair scheduling: which row a worker with a free slot takes next.
 
-First come rows whose worker died: they have had their turn. Then it is the turn of the user who has least running on the
-device, and of several such the one who was served longest ago; of that user's rows the one of highest priority, and of
-those the oldest. So however many rows one user queues, another's only one gets the next slot but those that others in
-the same position get before it, one each. Rows made without a key are one user's.
+Rows whose worker died come first, because they already had their turn. Then comes the user with the fewest running rows on the
+device; among equals, the user served longest ago. Of that user's rows the highest priority goes first, then the oldest. However
+many rows one user queues, another user's single row gets the next slot, after at most one row of each other user in the same
+position. Rows made without a key count as one user's.
 
-Priorities up to `requests.OWN_PRIORITY` order a user's own rows and gain nothing over others; greater ones, which only admins
-may give, go before everybody's turn.
+Priorities up to `requests.OWN_PRIORITY` order a user's own rows and have no effect on other users; greater ones, which only
+admins may set, go ahead of all turns.
 
-Each table and device has turns of its own, as workers have slots of their own for them. Two workers that look at the same
-instant may both find it the same user's turn: that user gets two rows, and with more running waits for longer afterwards.
+Each table and device has separate turns, as workers have separate slots for them. Two workers that look at the same instant may
+both pick the same user: that user gets two rows and, with more rows running, waits longer afterwards.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def take(
     lease_seconds: float,
     max_attempts: int,
 ) -> Lease | None:
-    """Claim the row whose turn it is; None when there is none for this device. A look that finds nothing writes nothing.
+    """Claim the next row for a device, or return None if there is none. A call that finds nothing writes nothing.
 
     Args:
-        database: where the rows are.
-        model: which table.
-        device: which rows of it: those that the worker can judge.
-        worker: the identity of who claims.
-        lease_seconds: how long the row is the worker's without being prolonged.
-        max_attempts: rows with so many attempts without progress are left alone.
+        database: the database that holds the rows.
+        model: the table to claim from.
+        device: the device that the worker judges on.
+        worker: the worker's identity.
+        lease_seconds: how long the lease lasts unless it is extended.
+        max_attempts: rows with this many attempts without progress are skipped.
     """
     with database.read() as session:
         orphans = session.scalars(_orphans(model, device, max_attempts)).all()
@@ -67,9 +67,9 @@ def take(
             held = lease.claim(session, model, row_id, worker, lease_seconds, max_attempts)
         if held is not None:
             return held
-    passed: list[str] = []  # whose rows others took, or have locked, while we looked
+    passed: list[str] = []  # users whose rows other workers took or locked in the meantime
     while anybody:
-        # One user a transaction: who waited for a second user's lock while holding the first's could wait for ever.
+        # Lock one user per transaction: waiting for a second user's lock while holding the first could deadlock.
         with database.write() as session:
             owner = session.scalar(_owners_in_turn(model, device), {"passed": passed})
             if owner is None:
@@ -85,7 +85,7 @@ def take(
     return None
 
 
-@cache  # to put a statement together takes longer than to execute it
+@cache  # building the statement takes longer than executing it
 def _orphans(model: LeasedModel, device: str, max_attempts: int) -> Select[Any]:
     lapsed = and_(model.state == "running", model.lease_until < epoch_seconds())
     wanted = and_(model.cancel_requested.is_(False), model.stalled_attempts < max_attempts)
@@ -102,7 +102,7 @@ def _waits(model: LeasedModel, device: str, max_attempts: int) -> ColumnElement[
 
 
 def _waiting(model: LeasedModel, device: str) -> Subquery:
-    """Each user with queued rows ("" for those without one), and the greatest priority of them."""
+    """Select each user with queued rows ("" for rows without a user) and the highest priority among those rows."""
     owner = func.coalesce(model.owner_id, "").label("owner")
     queued = select(owner, func.max(model.priority).label("most"))
     return queued.where(model.state == "queued", model.device == device).group_by(model.owner_id).subquery()
@@ -110,9 +110,9 @@ def _waiting(model: LeasedModel, device: str) -> Subquery:
 
 @cache
 def _owners_in_turn(model: LeasedModel, device: str) -> Select[Any]:
-    """Users with rows that wait and, by their quota `jobs_running`, room for another; "" for nobody's rows.
+    """Select the next user with queued rows and room under the quota `jobs_running`; "" for rows without a user.
 
-    Parameter `passed`: those who are left out.
+    Bind parameter `passed`: users to leave out.
     """
     waiting = _waiting(model, device)
     running = (
@@ -150,12 +150,12 @@ def _owners_in_turn(model: LeasedModel, device: str) -> Select[Any]:
 
 @cache
 def _next_of(model: LeasedModel, device: str, max_attempts: int, *, nobody: bool) -> Select[Any]:
-    """The first row of `owner`, or of those without one. PostgreSQL passes over one that somebody has locked: it is being claimed or cancelled."""
+    """Select the first queued row of `owner`, or of no user. PostgreSQL skips a locked row: it is being claimed or cancelled."""
     own = and_(
         _waits(model, device, max_attempts),
         model.owner_id.is_(None) if nobody else model.owner_id == bindparam("owner"),
     )
-    # by the greatest priority first and not ordered by both, so that an index finds it however many rows there are
+    # The highest priority first, then the oldest row: an index answers both lookups, but not an ORDER BY over both columns.
     most = select(func.max(model.priority)).where(own).scalar_subquery()
     first = select(model.id).where(own, model.priority == most).order_by(model.id).limit(1)
     return first.with_for_update(skip_locked=True)

@@ -1,4 +1,4 @@
-"""What the API shows, and what the pages are drawn from. Field names are the public contract: add, never rename."""
+"""Read models of the API and the pages. Field names are the public contract: add fields, never rename them."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class EvaluationView(View):
 
 
 def same_fields(view: type[View], row: Any) -> dict[str, Any]:
-    """The fields of a view that a row has under the same names."""
+    """Return the values of a view's fields that the row has under the same names."""
     return {name: getattr(row, name) for name in view.model_fields if hasattr(row, name)}
 
 
@@ -191,12 +191,12 @@ class Page(View, Generic[Item]):
 
 
 def page_of(found: Sequence[Item], limit: int) -> Page[Item]:
-    """A page of at most `limit`, of a list that was asked for one more."""
+    """Return a page of at most `limit` items, from a query for `limit` + 1."""
     return page(found[:limit], len(found) > limit)
 
 
 def page(shown: Sequence[Item], more: bool) -> Page[Item]:
-    """A page of all that is given; `more` says whether others follow."""
+    """Return a page of all the items; `more` says whether others follow."""
     ids: list[Any] = [getattr(item, "id", None) for item in shown]
     return Page(
         data=list(shown),

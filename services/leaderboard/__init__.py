@@ -1,4 +1,4 @@
-"""The global leaderboard: who is fastest at which task of the catalogue, on which type of machine.
+"""The global leaderboard: the fastest modules for each catalogue task and type of machine.
 
-`eligibility` alone decides what ranks, `recording` writes it down in the transaction that ends the job, `reading` shows it.
+`eligibility` decides which jobs rank, `recording` writes entries in the transaction that ends the job, `reading` queries them.
 """

@@ -1,14 +1,14 @@
-"""What ranks. One function decides, for the boards, the job's page and whoever asks over HTTP.
+"""Decides which jobs rank, for the boards, the job's page and the HTTP API.
 
-A job ranks with the verdict on its delivered module at held-out shapes, where all of this holds:
+A job ranks by the verdict on its delivered module at held-out shapes, if all of these conditions hold:
 
-- the task is a file of the catalogue, by the digest of its text: a slow private reference would rank anything;
-- its shapes were the referee's choice: whoever names shapes, sizes or traffic measures something else;
-- the verdict is `accepted`, a confirmation (several pairs of fresh processes), by the referee as it is today;
-- it was measured in a sandbox on a machine that said what it is;
-- nothing about it was remarkable: a finding that is more than information keeps it off, known or not, but for one that
-  says nothing about speed. What a text alone shows counts of each member's own file: the delivered one is put together around
-  them by this project, with a dispatcher that falls back to the reference and reads version counters.
+- the task is a catalogue file, matched by the digest of its text: against a slow private reference, anything would look fast;
+- the referee chose the shapes: a job with its own shapes, sizes or traffic measures something else;
+- the verdict is `accepted`, from a confirmation (several pairs of fresh processes) by the current referee version;
+- it was measured in a sandbox, on a machine that reported its type;
+- it has no finding above severity `info`, known or unknown, except one that does not affect speed. Rules on the source text
+  apply to each member's own file instead of the delivered one: this project assembles that file around the members, with a
+  dispatcher that falls back to the reference and reads version counters.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from services.db.models import Candidate, Job, Verdict
 
 _CHOSEN_BY_USER = {"shapes": "shapes", "space": "sizes", "traffic": "traffic"}
 _FEWEST_PAIRS = 2
-#: Warnings that do not touch a figure: a module with several kernels and a fall-back does not run each at every shape.
+#: Warnings that do not affect the speedup: a module with several kernels and a fallback does not run each at every shape.
 _HARMLESS = frozenset({"fallback_ran"})
-#: Information that does: the candidate was looked at on a device that is not there.
+#: Info findings that disqualify: the candidate was checked without the real device.
 _NOT_REAL = frozenset({"interpreted"})
-#: Rules that go by the text alone.
+#: Rules that examine only the source text.
 _BY_TEXT = frozenset(rule.name for rule in rules.ALL)
 _SANDBOXES = frozenset({"container", "namespaces", "landlock"})
-#: What a platform is named by, for people.
+#: Environment fields that describe a platform to people.
 _VERSIONS = ("driver", "power_limit_w", "torch", "triton", "threads")
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The figures with which a job ranks, and where.
+    """A ranked job's figures and its board.
 
     Speedups are over the best baseline at each held-out shape: geometric mean, its 95 % interval, the worst shape.
     """
@@ -61,7 +61,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class NotListed:
-    """Why a job does not rank: one sentence."""
+    """Why a job does not rank, in one sentence."""
 
     reason: str
 
@@ -72,14 +72,14 @@ def decide(
     held_out: Verdict | None,
     members: Sequence[Mapping[str, Any]] = (),
 ) -> Standing | NotListed:
-    """Whether a job ranks.
+    """Decide whether a job ranks.
 
     Args:
         job: its row.
         winner: the row of `job.winner_sha256`.
         held_out: the verdict on the delivered module.
-        members: verdicts on every candidate in that module, each judged by itself; empty where not all are known, and then what
-            the text of the module shows counts instead.
+        members: verdicts on every candidate in that module, each judged separately; empty if any is unknown, in which case the
+            text findings on the module count instead.
     """
     task = catalog.find_by_sha256(job.task_sha256)
     if task is None:

@@ -1,7 +1,7 @@
-"""Whose an entry is, and what of it strangers are shown. The only place of the leaderboard that knows about owners.
+"""Ownership of entries and what other users see; the only leaderboard module that handles owners.
 
-A board shows figures, origins, models and labels to whoever may read it. It never shows a source, a job's name or its owner,
-nor to strangers a label that a person typed, and an entry leads to its job only for those who may see that job.
+A board shows figures, origins, models and labels to every reader. It never shows a source, a job's name or its owner. It shows
+a label that a person typed, and the link to an entry's job, only to readers who may see that job.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _TYPED_BY_SOMEBODY = "external"
 
 
 def owner_of(job: Job) -> str:
-    """Whose the job is, as it is written into its entry: its user's id, "" for a job made without a key."""
+    """The owner to store in a job's entry: its user's id, or "" for a job made without a key."""
     return job.owner_id or ""
 
 
 def visible_jobs(session: Session, job_ids: Collection[str]) -> set[str]:
-    """Those of the jobs that whoever this session is for may see.
+    """Return those of the jobs that the session's user may see.
 
-    Asked of the jobs themselves, so that whatever rule holds for a session's jobs holds here, too.
+    Queries the jobs table, whose visibility rules for the session apply here too.
     """
     if not job_ids:
         return set()
@@ -33,7 +33,7 @@ def visible_jobs(session: Session, job_ids: Collection[str]) -> set[str]:
 
 
 def typed_labels(session: Session, entries: Collection[LeaderboardEntry]) -> dict[str, str]:
-    """Labels that persons typed, by job, of those entries whose candidates whoever this session is for may see."""
+    """Labels typed by people, by job, of the entries whose candidates the session's user may see."""
     wanted = [entry.job_id for entry in entries if entry.origin == _TYPED_BY_SOMEBODY]
     if not wanted:
         return {}
@@ -46,7 +46,7 @@ def typed_labels(session: Session, entries: Collection[LeaderboardEntry]) -> dic
 
 
 def shown_model(model: str) -> str:
-    """A model's name without the folder that it lies in, which is a path of the operator's machine."""
+    """A model's name without its folder, which is a path on the operator's machine."""
     return (
         model.rstrip("/").rsplit("/", 1)[-1][:_MOST_CHARACTERS]
         if model.startswith(("/", ".", "~"))
@@ -55,8 +55,10 @@ def shown_model(model: str) -> str:
 
 
 def shown_label(label: str, origin: str, model: str | None) -> str:
-    """A candidate's label as strangers may read it: ours, with its model's name as it is shown; of what a person handed in
-    the origin alone, since its label is that person's own words (`typed_labels` has them).
+    """A candidate's label as other users see it.
+
+    A label that this project made is shown with the model's shortened name. For an external candidate only the origin is shown,
+    since a person typed its label (`typed_labels` returns those).
     """
     if origin == _TYPED_BY_SOMEBODY:
         return origin

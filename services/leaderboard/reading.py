@@ -1,4 +1,4 @@
-"""Queries over boards: rows in, views out. Each is a look-up in an index; nothing here writes or decides."""
+"""Read-only queries over boards, from rows to views; each one is an index lookup."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ENTRY_OF_JOB = (
     select(
         LeaderboardEntry.live, Leaderboard.task_sha256, Leaderboard.task_name, Leaderboard.device_type, Leaderboard.platform,
         _OTHERS.correlate(LeaderboardEntry).scalar_subquery().label("entries"),
-        # of equal figures the earlier one is first
+        # among equal figures, the earlier entry ranks first
         _OTHERS.where(
             or_(
                 _OTHER.geomean > LeaderboardEntry.geomean,
@@ -48,10 +48,10 @@ def list_boards(
     limit: int = 50,
     after: str | None = None,
 ) -> tuple[list[BoardView], str | None]:
-    """Boards of the current catalogue and referee by task, with who is first; and the cursor of the next page.
+    """List boards of the current catalogue and referee by task with their first entries, and the next page's cursor.
 
     Raises:
-        Refused: `after` is no cursor of this list.
+        Refused: `after` is not a cursor of this list.
     """
     query = select(Leaderboard).where(_current())
     if gpu is not None:
@@ -72,7 +72,7 @@ def list_boards(
 
 
 def gpu_types(session: Session) -> list[str]:
-    """Types of machine that have a board now, by name."""
+    """Types of machine that have a current board, by name."""
     query = select(Leaderboard.device_type).where(_current()).distinct().order_by(Leaderboard.device_type)
     return list(session.scalars(query))
 
@@ -88,19 +88,19 @@ def read_board(
     limit: int = 50,
     after: str | None = None,
 ) -> BoardPage:
-    """One board of a task: that of `platform`, or the one of type `gpu` (of any) that changed last.
+    """Return one board of a task: that of `platform`, else the last changed one of type `gpu` (or of any type).
 
     Args:
         task_name: a task of the catalogue.
         gpu: type of machine.
         platform: fingerprint of one platform.
         origin: only entries of this origin, ranked among themselves; likewise `model`.
-        limit: entries at most.
-        after: cursor of a page before.
+        limit: most entries to return.
+        after: cursor from the previous page.
 
     Raises:
         NotFound: no such task in the catalogue.
-        Refused: `after` is no cursor of this board.
+        Refused: `after` is not a cursor of this board.
     """
     boards = _boards_of(session, task_name)
     board = _chosen(boards, gpu, platform)
@@ -138,7 +138,7 @@ def history(
     gpu: str | None = None,
     platform: str | None = None,
 ) -> list[FirstView]:
-    """Who held first place of a board when, oldest first; of a very long history the latest part.
+    """Holders of a board's first place over time, oldest first; only the latest `MOST_FIRSTS`.
 
     Raises:
         NotFound: no such task in the catalogue.
@@ -165,9 +165,9 @@ def history(
 
 
 def place_of(session: Session, job: Job) -> PlaceView:
-    """Where a job stands now; why it does not rank is what `eligibility.decide` says."""
+    """A job's current place, or the reason from `eligibility.decide` why it does not rank."""
     entry = session.execute(_ENTRY_OF_JOB, {"job": job.id}).one_or_none()
-    # compared here: a hundred digests are no parameter for one row
+    # checked in Python: passing a hundred digests to a query for one row would be wasteful
     if entry is None or catalog.find_by_sha256(entry.task_sha256) is None:
         standing = standing_of(session, job)
         if isinstance(standing, NotListed):
@@ -182,7 +182,7 @@ def place_of(session: Session, job: Job) -> PlaceView:
 
 
 def _current() -> ColumnElement[bool]:
-    """Boards of this referee and of the catalogue's tasks as their files are now."""
+    """Select boards of this referee version and the catalogue's current task files."""
     return and_(Leaderboard.harness == HARNESS_VERSION, Leaderboard.task_sha256.in_(catalog.digests()))
 
 
@@ -192,7 +192,7 @@ def _chosen(boards: Sequence[Leaderboard], gpu: str | None, platform: str | None
 
 
 def _boards_of(session: Session, task_name: str) -> Sequence[Leaderboard]:
-    """Those of the present referee, last changed first."""
+    """A task's boards for the current referee, last changed first."""
     try:
         task = catalog.load(task_name)
     except KeyError:
@@ -217,7 +217,7 @@ def _of_board(board_id: int, origin: str | None, model: str | None) -> list[Colu
 
 
 def _at_least_as_good(geomean: float, number: int) -> ColumnElement[bool]:
-    """Of equal figures the earlier one is first."""
+    """Select entries that rank at or above this one; among equal figures, the earlier entry ranks first."""
     return or_(
         LeaderboardEntry.geomean > geomean,
         and_(LeaderboardEntry.geomean == geomean, LeaderboardEntry.id <= number),
@@ -230,7 +230,7 @@ def _best_first(query: Select[Any]) -> Select[Any]:
 
 @cache
 def _first_and_count() -> Select[Any]:
-    """Of every board the id of its first entry and how many there are; made once, since aliases of a table take 1 ms."""
+    """Query each board's first entry id and number of entries; cached, since creating table aliases takes 1 ms."""
     one, every = aliased(LeaderboardEntry), aliased(LeaderboardEntry)
     first_id = (
         select(one.id)
@@ -249,7 +249,7 @@ def _first_and_count() -> Select[Any]:
 
 
 def _board_views(session: Session, boards: Sequence[Leaderboard]) -> list[BoardView]:
-    """With the first entry and the number of entries of each, by one index look-up a board."""
+    """Views of boards with first entry and number of entries; one index lookup per board."""
     if not boards:
         return []
     ids = [board.id for board in boards]
@@ -291,7 +291,7 @@ def _entry_views(session: Session, rows: Sequence[LeaderboardEntry], first_rank:
 def _shown(
     view: type[View], row: LeaderboardEntry, visible: Collection[str], typed: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What both kinds of view show of an entry; its job and its author's own words only to those who may see the job."""
+    """Fields common to both views of an entry; job id and typed label only for readers who may see the job."""
     return {
         **same_fields(view, row),
         "label": typed.get(row.job_id, row.label),

@@ -1,4 +1,4 @@
-"""Writing a job's figure onto its board, in the transaction that ends the job."""
+"""Writes a job's entry to its board, in the transaction that ends the job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MODEL_ORIGINS = ("llm", "policy")
 
 
 def standing_of(session: Session, job: Job) -> Standing | NotListed:
-    """Whether a job ranks, from what is stored of it."""
+    """Decide from stored rows whether a job ranks."""
     winner = _winner(session, job)
     query = select(Verdict).where(Verdict.job_id == job.id, Verdict.phase == "held_out")
     held_out = session.scalar(query.order_by(Verdict.id.desc()).limit(1))
@@ -42,9 +42,9 @@ def standing_of(session: Session, job: Job) -> Standing | NotListed:
 
 
 def _of_members(session: Session, job: Job) -> list[dict[str, Any]]:
-    """Verdicts on the candidates in the delivered module; empty if one of them was not judged by itself or none is known.
+    """Verdicts on the delivered module's candidates; empty if the plan is unknown or any was not judged separately.
 
-    Baselines are ways to run the reference that the project writes itself, and are not judged.
+    Baselines are excluded: this project writes them to run the reference, and they are not judged.
     """
     query = select(Step.value).where(Step.job_id == job.id, Step.name.startswith(PLAN_STEPS, autoescape=True))
     stored = session.scalar(query.order_by(Step.name.desc()).limit(1))
@@ -60,9 +60,9 @@ def _of_members(session: Session, job: Job) -> list[dict[str, Any]]:
 
 
 def enter(session: Session, job: Job, at: datetime | None = None) -> LeaderboardEntry | None:
-    """Put a job that ends now, or ended `at` a time, and that the caller has locked, on its board; None where it does not rank.
+    """Add a job that ends now, or ended at `at`, to its board; None if it does not rank or already has an entry.
 
-    Twice is once: a job has one entry.
+    The caller has locked the job.
     """
     standing = standing_of(session, job)
     if isinstance(standing, NotListed):
@@ -110,12 +110,12 @@ def enter(session: Session, job: Job, at: datetime | None = None) -> Leaderboard
 
 
 def backfill(database: Database) -> tuple[int, Counter[str]]:
-    """Enter every job that ranks and has no entry, the one that ended first before the others, as of when it ended.
+    """Enter all jobs that rank but have no entry, in order of their end, dated to that time.
 
-    Each in a transaction of its own, so that ending jobs wait for none but their own board; safe to repeat or to break off.
+    Each job gets its own transaction, so a job that ends meanwhile waits only for its own board. Safe to repeat or interrupt.
 
     Returns:
-        How many were entered, and how often each reason kept a job out.
+        The number of jobs entered, and the count of each reason for exclusion.
     """
     entered = exists().where(LeaderboardEntry.job_id == Job.id)
     missing = select(Job.id).where(Job.state == "succeeded", Job.from_catalog, ~entered)
@@ -136,7 +136,7 @@ def backfill(database: Database) -> tuple[int, Counter[str]]:
 
 
 def _note_first(session: Session, board_id: int, at: datetime, now: datetime) -> None:
-    """Since `at`, or since now where somebody was first after that: what was shown then is not rewritten."""
+    """Record a new first place as of `at`, or as of now if first place changed after `at`: shown history is not rewritten."""
     first = session.scalar(
         select(LeaderboardEntry.id)
         .where(LeaderboardEntry.board_id == board_id, LeaderboardEntry.live)
@@ -155,7 +155,7 @@ def _note_first(session: Session, board_id: int, at: datetime, now: datetime) ->
 
 
 def _locked_board(session: Session, standing: Standing) -> Leaderboard:
-    """The board's row, locked to the end of the transaction: jobs that end together take first place in turn."""
+    """The board's row, locked until the transaction ends, which serializes jobs that end at the same time."""
     query = (
         select(Leaderboard)
         .where(
@@ -181,7 +181,7 @@ def _locked_board(session: Session, standing: Standing) -> Leaderboard:
                 )
                 session.add(Leaderboard(**{name: getattr(standing, name) for name in of_board}))
         except IntegrityError:
-            pass  # another job has made it meanwhile
+            pass  # another job has created it meanwhile
         board = session.scalars(query).one()
     return board
 
@@ -194,7 +194,7 @@ def _winner(session: Session, job: Job) -> Candidate | None:
 
 
 def _model_of(job: Job, winner: Candidate) -> str | None:
-    """The model that wrote the winner. A proposer begins its labels with the model's name."""
+    """The model that wrote the winner; proposers begin their labels with the model's name."""
     if winner.origin not in _MODEL_ORIGINS:
         return None
     asked = [one for one in job.request.get("models") or () if one.get("origin", "llm") == winner.origin]

@@ -1,4 +1,4 @@
-"""What the leaderboard shows. Field names are the public contract: add, never rename."""
+"""Views of the leaderboard. Field names are a public contract: add, never rename."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a tool gives back. Most of its text was written by strangers: a task's author, another model, a compiler.
+"""Bounds tool results, whose text is mostly untrusted: from a task's author, another model or a compiler.
 
-A coding agent reads it, so it must not drown in it, must be told that it is data, and must not get our keys. JSON keeps it
-in strings, which cannot end early; control characters are taken out for terminals that show it.
+Results for a coding agent are limited in size, marked as data, and stripped of our keys. JSON encoding keeps untrusted text
+inside its strings; control characters are removed to protect terminals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEEPEST = 12
 
 
 class _Room:
-    """How many characters are left."""
+    """Tracks the remaining character budget."""
 
     def __init__(self, characters: int) -> None:
         self.left = characters
@@ -40,11 +40,11 @@ class _Room:
 
 
 def answer(value: Any, secrets: Sequence[str] = ()) -> dict[str, Any]:
-    """`value`, which is JSON, within bounds and under a notice of what it is.
+    """Bound a JSON value and add a notice that it is data.
 
     Args:
-        value: what was found.
-        secrets: texts to mask besides the secrets of the environment.
+        value: the result.
+        secrets: texts to mask in addition to the environment's secrets.
     """
     room = _Room(MOST_CHARACTERS)
     result = _bounded(value, room, known_secrets(secrets), 0)

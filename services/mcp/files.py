@@ -1,4 +1,4 @@
-"""Reading what a coding agent names: files below one folder, and nothing else of this machine."""
+"""Reads files for a coding agent, only from below one folder."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ MOST_BYTES = 1_000_000
 
 
 class Refused(Exception):
-    """What was asked for is not given; the text says why and what would be."""
+    """The request was refused; the message says why and what is allowed."""
 
 
 class Folder:
-    """The folder that may be read.
+    """The folder that the agent may read.
 
     Args:
-        root: it must exist.
-        hidden: a file that is not there for whoever asks: the one with the service's key.
+        root: the folder; it must exist.
+        hidden: a file to treat as missing: the one with the service's key.
     """
 
     def __init__(self, root: Path, hidden: Path | None = None) -> None:
@@ -30,13 +30,13 @@ class Folder:
             raise NotADirectoryError(f"{root} is no folder")
 
     def text_of(self, name: str) -> str:
-        """A file's text.
+        """Return a file's text.
 
-        A name may be relative to the folder. Links are followed, and must end within it. Whoever can swap folders
-        beside this program while it opens a file could mislead it, but could read the file as well.
+        The name may be relative to the folder. Links are followed and must end inside it. A process that swaps folders during
+        the open could redirect it, but such a process could also read the file itself.
 
         Raises:
-            Refused: it lies elsewhere, or is no plain file of text.
+            Refused: the file is outside the folder, or not a regular text file.
         """
         if "\x00" in name:
             raise Refused("a file's name holds no NUL")
@@ -44,11 +44,11 @@ class Folder:
             path = (self.root / name).resolve(strict=True)
         except (OSError, RuntimeError):
             path = None
-        # Whether a file elsewhere exists is not told either.
+        # The same message for all cases: do not reveal whether a file elsewhere exists.
         if path is None or path == self._hidden or not path.is_relative_to(self.root):
             raise Refused(f"there is no file {name[:200]!r} in the folder that this server may read")
         try:
-            # Not blocking: a pipe or a device would hold the server up.
+            # O_NONBLOCK: opening a pipe or a device must not block the server.
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise Refused(f"{name[:200]!r} cannot be read: {error.strerror}") from None
@@ -65,10 +65,10 @@ class Folder:
             raise Refused(f"{name[:200]!r} is no text in UTF-8") from None
 
     def task(self, task: str | None, source: str | None) -> tuple[str, str]:
-        """A task's name and text: of a file, of the catalogue, or as given.
+        """Return a task's name and text, from a file, the catalogue, or `source`.
 
         Raises:
-            Refused: neither or both are given, or there is no such task.
+            Refused: neither or both arguments are given, or there is no such task.
         """
         if (task is None) == (source is None):
             raise Refused(

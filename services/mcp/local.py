@@ -1,8 +1,8 @@
-"""The referee on this machine: the commands `lint`, `profile` and `evaluate`, run as child processes.
+"""The local referee: runs the commands `lint`, `profile` and `evaluate` as child processes.
 
-A process of its own can be ended when the agent loses interest, gets no key, and cannot write into the protocol's stream.
-Files are handed over as copies in a private folder, so that what was checked is what is judged. One at a time: two that
-measure would measure each other.
+A child process can be killed when the agent cancels, gets no keys, and cannot write to the protocol's stream. It reads copies
+of the files in a private folder, so the judged text is the checked text. Commands run one at a time: parallel ones would
+disturb each other's timings.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Local:
         self._turn = anyio.Lock()
 
     async def lint(self, name: str, source: str) -> dict[str, Any]:
-        """What `kernelwright lint --json` says."""
+        """Return the output of `kernelwright lint --json`."""
         return await self._run("lint", {_file_name(name): source}, [])
 
     async def profile(self, name: str, source: str, dims: Mapping[str, int | str]) -> dict[str, Any]:
-        """What `kernelwright profile --json` says."""
+        """Return the output of `kernelwright profile --json`."""
         sizes = [word for dim, size in dims.items() for word in ("--dim", f"{dim}={size}")]
         return await self._run("profile", {_file_name(name): source}, sizes)
 
     async def evaluate(self, name: str, source: str, candidate: str, effort: str) -> dict[str, Any]:
-        """What `kernelwright evaluate --json` says, as far as one goes on from it."""
+        """Return the useful part of the output of `kernelwright evaluate --json`."""
         files = {_file_name(name): source, "candidate of it.py": candidate}
         verdict = await self._run("evaluate", files, ["--effort", effort])
         shapes = [{key: one.get(key) for key in _SHAPE} for one in verdict.get("shapes") or ()]
@@ -74,7 +74,7 @@ class Local:
                 paths = [Path(folder, file_name) for file_name in files]
                 for path, text in zip(paths, files.values(), strict=True):
                     path.write_text(text, encoding="utf-8")
-                # -P: nothing is imported from where the process happens to stand
+                # -P: do not import modules from the working directory
                 command = [sys.executable, "-P", "-m", "services.cli", name, *map(str, paths)]
                 code, out, complaint = await _ended([*command, *options, *self._options])
         try:
@@ -89,13 +89,13 @@ class Local:
 
 
 def _file_name(task: str) -> str:
-    """The command calls a task by its file's name."""
+    """File name for a task; the command takes the task's name from it."""
     return f"{task}.py" if _PLAIN_NAME.fullmatch(task) else "task.py"
 
 
 async def _ended(command: Sequence[str]) -> tuple[int | None, bytes, str]:
-    """Run a command to its end: exit status, output, complaint. It and its children end when this is cancelled."""
-    # It needs no settings of the service, and no keys.
+    """Run a command; return exit status, stdout and stderr. Cancellation kills it and its children."""
+    # The command needs no service settings and no keys.
     environment = {
         name: value
         for name, value in without_secrets(os.environ).items()
@@ -125,9 +125,7 @@ async def _gather(stream: Any, pieces: list[bytes]) -> None:
     size = 0
     async for piece in stream:
         size += len(piece)
-        if (
-            size <= _MOST_BYTES
-        ):  # what is beyond is read and dropped, or the command would wait for its reader
+        if size <= _MOST_BYTES:  # drain the excess, or the command would block on a full pipe
             pieces.append(piece)
 
 

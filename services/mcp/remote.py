@@ -1,4 +1,4 @@
-"""A service's jobs for a coding agent: start one, see how it stands, see its leaderboard."""
+"""Service jobs for a coding agent: start one, get its status and its leaderboard."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Remote:
     """One service.
 
     Args:
-        url: where it is.
-        api_key: its key; the environment's by default.
+        url: its address.
+        api_key: its key; defaults to the environment's.
         allow_insecure_key: see `services.client.Client`.
     """
 
@@ -41,7 +41,7 @@ class Remote:
         candidates: int | None,
         usd: float,
     ) -> dict[str, Any]:
-        """Start a job; without dollars nobody who costs any is asked."""
+        """Start a job; if `usd` is 0, only the human and compiler origins propose candidates."""
         fields: dict[str, Any] = {"source": source, "name": name, "budget": {"seconds": seconds}}
         if device is not None:
             fields["device"] = device
@@ -58,11 +58,11 @@ class Remote:
         return _job(await self._ask(lambda client: client.submit(request)))
 
     async def status(self, job_id: str) -> dict[str, Any]:
-        """How a job stands."""
+        """Return a job's status."""
         return _job(await self._ask(lambda client: client.job(job_id)))
 
     async def leaderboard(self, job_id: str) -> dict[str, Any]:
-        """A job's candidates, the best first."""
+        """Return a job's candidates, best first."""
         found = await self._ask(lambda client: list(client.candidates(job_id)))
         ranked = ranking.leaderboard([one.model_dump(mode="json") for one in found], None)
         rows = [

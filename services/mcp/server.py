@@ -1,4 +1,4 @@
-"""The tools of `kernelwright mcp`, and the server that offers them."""
+"""The tools of `kernelwright mcp` and their server."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_wor
 
 @dataclass(frozen=True)
 class Kernelwright:
-    """What the tools work with: the folder that may be read, this machine's referee, a service.
+    """The tools and their resources: the readable folder, the local referee and a service.
 
-    `secrets` are masked in whatever is answered, besides the environment's.
+    `secrets` are masked in all answers, in addition to the environment's secrets.
     """
 
     folder: Folder
@@ -144,7 +144,7 @@ class Kernelwright:
 
 
 def make_server(tools: Kernelwright) -> MCPServer:
-    """A server that offers the tools."""
+    """Create a server that offers the tools."""
     server = MCPServer("kernelwright", instructions=_INSTRUCTIONS)
     for tool in (
         tools.lint_task,

@@ -1,1 +1,1 @@
-"""Memory across jobs in the database: who may read an entry, how a job's end makes entries, and how jobs ask."""
+"""Memory across jobs in the database: access rules, creating entries when a job ends, and queries by jobs."""

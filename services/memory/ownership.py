@@ -1,14 +1,16 @@
-"""Whose an entry is. Jobs of two users are two people's; so are two jobs made without a key, unless the operator says otherwise.
+"""Ownership of memory entries.
 
-| job | what is remembered | who may read it |
+Jobs without a key count as jobs of different people unless the operator sets `KERNELWRIGHT_ONE_USER`.
+
+| job | what is remembered | which jobs may read it |
 | --- | --- | --- |
-| a task of the catalogue, nothing added | features, sentences, candidates' sources | every job |
-| any other, `KERNELWRIGHT_ONE_USER` unset | nothing | nobody |
-| any other, `KERNELWRIGHT_ONE_USER=true` | features and sentences | while that is set, every job of the same user; of a job without one, every other without one |
+| a catalogue task, nothing added | features, sentences, candidates' sources | all |
+| any other, `KERNELWRIGHT_ONE_USER` unset | nothing | none |
+| any other, `KERNELWRIGHT_ONE_USER=true` | features and sentences | while that is set, jobs of the same user, or jobs without a user |
 
-What nobody may read is not kept. "Nothing added": no kernel to start from, no external candidate, no answers of a batch, no
-sizes, traffic or space of one's own. Each of them is somebody's text or figures, and shows in what a model writes or in what
-was measured; answers of a batch are whatever a client hands in.
+Entries that no job may read are not stored. "Nothing added" means no starting kernel, external candidate or batch answers, and
+no custom sizes, traffic or space. These are a client's text or figures, and they show up in what a model writes or in the
+measurements; batch answers may be any text.
 """
 
 from __future__ import annotations
@@ -21,20 +23,20 @@ from sqlalchemy.orm import Session
 from kernelbench_tasks import catalog
 from services.db.models import Candidate, Evaluation, Job
 
-#: Owner of what everybody may read.
+#: Owner of entries that every job may read.
 SHARED = "catalogue"
-#: Owner of everything else on a service that one person uses without keys; else it is the user's id.
+#: Owner of other entries on a single-person service without keys; with keys it is the user's id.
 ONE_USER = "operator"
 _ADDED = ("start_from", "shapes", "traffic", "space")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What may be remembered of a job.
+    """What may be remembered about a job.
 
     Attributes:
         owner: `SHARED`, `ONE_USER`, or the id of the job's user.
-        task_name: the catalogue's own name of the task, "" for others: a client may give a catalogue's text any name.
+        task_name: the task's name in the catalogue, "" for other tasks: a client may submit a catalogue text under any name.
         with_sources: whether candidates' sources may be kept.
     """
 
@@ -44,7 +46,7 @@ class Claim:
 
 
 def claim_of(session: Session, job: Job, *, one_user: bool) -> Claim | None:
-    """What may be remembered of a job, None if nothing."""
+    """Return what may be remembered about a job, or None."""
     task = catalog.find_by_sha256(job.task_sha256)
     if task is not None and not _has_additions(session, job):
         return Claim(SHARED, task.name, with_sources=True)
@@ -52,7 +54,7 @@ def claim_of(session: Session, job: Job, *, one_user: bool) -> Claim | None:
 
 
 def readable_owners(user_id: str | None, *, one_user: bool) -> tuple[str, ...]:
-    """Whose entries a job of a user, or of nobody, may see."""
+    """Owners of the entries that a job may read; `user_id` is None for a job without a user."""
     return (SHARED, user_id or ONE_USER) if one_user else (SHARED,)
 
 

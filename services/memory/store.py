@@ -1,4 +1,4 @@
-"""`agent.memory.entries.Memory` on the database."""
+"""Implements `agent.memory.entries.Memory` on the database."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from services.db import models
 from services.db.session import Database
 
 _log = logging.getLogger(__name__)
-# Comparing is a few microseconds an entry; of more than this the oldest are left out.
+# A comparison takes a few microseconds per entry; beyond this number the oldest are ignored.
 _MOST_COMPARED = 2000
 
 
 class SqlMemory:
-    """What one job may see of memory.
+    """The part of memory that one job may read.
 
     Args:
-        database: where entries are.
-        owners: whose entries (see `services.memory.ownership.readable_owners`).
-        job_id: the job that asks; its own entries are not news to it.
+        database: where the entries are stored.
+        owners: owners of the readable entries (see `services.memory.ownership.readable_owners`).
+        job_id: the querying job; its own entries are excluded.
     """
 
     def __init__(self, database: Database, owners: Sequence[str], job_id: str) -> None:
@@ -35,19 +35,19 @@ class SqlMemory:
         self._job_id = job_id
 
     def similar(self, question: Question, limit: int) -> list[Recalled]:
-        """See `Memory.similar`. A database that fails costs the job its memory and nothing else."""
+        """See `Memory.similar`. On a database failure the job continues without memory."""
         row = models.MemoryEntry
         query = (
             select(row.id, row.kind, row.features, row.task_sha256, row.architecture)
             .where(row.owner.in_(self._owners), row.device == question.device)
             .where(row.job_id != self._job_id, row.task_sha256 != question.without_task)
-            .order_by(row.job_id.desc(), row.id)  # ids of jobs grow with time
+            .order_by(row.job_id.desc(), row.id)  # job ids increase with time
             .limit(_MOST_COMPARED)
         )
         try:
             with self._database.read() as session:
                 found = session.execute(query).all()
-                # where similarity is equal: this architecture, then pairs, then the newest job's (the sort is stable)
+                # order among equal similarity: same architecture, then kind "faster", then newest job (stable sort)
                 found = sorted(
                     found, key=lambda one: (one.architecture != question.architecture, one.kind != "faster")
                 )
@@ -66,7 +66,7 @@ class SqlMemory:
 
 
 def add_entries(session: Session, job_id: str, owner: str, entries: Sequence[MemoryEntry]) -> int:
-    """Store a job's entries that are not there yet; how many were new."""
+    """Store a job's new entries and return their number."""
     query = select(models.MemoryEntry.kind, models.MemoryEntry.sha256).where(
         models.MemoryEntry.job_id == job_id
     )

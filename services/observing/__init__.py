@@ -1,1 +1,1 @@
-"""What an operator sees: logs with the ids of request and job, metrics for Prometheus, workers by what they can judge."""
+"""Observability: logs with request and job ids, Prometheus metrics, and workers by capability."""

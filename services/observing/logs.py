@@ -1,8 +1,8 @@
-"""Logs: a line per event, as text for people or as JSON for a collector, each with the request and the job it belongs to.
+"""Logs: one line per event with request and job id, as text for people or JSON for a collector.
 
-The ids travel in context variables: asyncio and `run_in_threadpool` hand them on, and whoever starts a thread for a job starts
-it in a copy of its context. Secrets are masked before a line is made (`agent.redaction`). What strangers wrote may be in a
-message, so a line break within one must not begin a line of its own.
+Context variables carry the ids: asyncio and `run_in_threadpool` propagate them, and code that starts a thread for a job must
+run it in a copy of its context. `agent.redaction` masks secrets before formatting. Messages may contain untrusted text, so
+line breaks within them are escaped.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _job_id: ContextVar[str | None] = ContextVar("job_id", default=None)
 
 
 def belongs_to(*, request_id: str, job_id: str | None) -> None:
-    """From now on this task's lines belong to a request: also what its server says after it has failed."""
+    """Tag this task's log lines with a request, including the server's own lines after a failure."""
     _request_id.set(request_id)
     _job_id.set(job_id)
 
 
 @contextmanager
 def belonging_to(job_id: str) -> Iterator[None]:
-    """Lines that are logged within belong to this job, or evaluation."""
+    """Tag log lines within the block with this job or evaluation."""
     token = _job_id.set(job_id)
     try:
         yield
@@ -42,7 +42,7 @@ def belonging_to(job_id: str) -> Iterator[None]:
 
 
 class ContextFilter(logging.Filter):
-    """Gives every record the ids of the context that it was logged in; never drops one."""
+    """Adds the ids of the current context to every record; never drops a record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter.filter`."""
@@ -52,13 +52,13 @@ class ContextFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people; `-` where there is no request or job."""
+    """Formats lines for people; `-` stands for no request or job."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        """The first line, without what ends one; a traceback follows below it."""
+        """Format the first line with line breaks escaped; a traceback follows below it."""
         record.message = _one_line(record.message)
         record.shown_request = getattr(record, "request_id", None) or "-"
         record.shown_job = getattr(record, "job_id", None) or "-"
@@ -66,7 +66,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object a line: time, level, logger, message, request_id, job_id, and exception or fields where there are any."""
+    """Formats one JSON object per line: time, level, logger, message, request_id, job_id, and any exception or fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""
@@ -85,9 +85,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def dress(handlers: Iterable[logging.Handler], log_format: LogFormat) -> None:
-    """Have handlers write in this format, with ids, with secrets masked, and with a full disk told once."""
+    """Set the handlers' format and add ids, masking of secrets, and a single report of a full disk."""
     logging.raiseExceptions = (
-        False  # a log on a full disk would write a traceback for each line that it cannot write
+        False  # on a full disk, logging would print a traceback for every line that it cannot write
     )
     for handler in handlers:
         handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())

@@ -1,7 +1,7 @@
-"""Metrics in Prometheus' format: HTTP as it happens, and what the database knows when it is asked.
+"""Prometheus metrics: HTTP requests as they happen, and database figures at each scrape.
 
-What the database knows is the same whichever API process is asked: with several, scrape them all and take `max`. No label
-holds text from strangers, and none has a value per job.
+Every API process reports the same database figures: with several processes, scrape all and take `max`. No label contains
+untrusted text or has one value per job.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from services.observing import workers
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LATENCIES_S = (0.005, 0.01, 0.025, 0.05, 0.08, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 60)
 _WINDOW = timedelta(minutes=1)
-# Verdicts have no index by time and are large, but their ids grow with it: no service stores more than this in a minute.
+# Verdicts are large and have no time index, but ids increase with time; no service stores more than this in a minute.
 _LAST_VERDICTS = 1 << 12
 _MOST_REASONS = 40
 _SUMS_KEPT_S = 15.0
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class HttpMetrics:
-    """Requests and how long they take until their answer begins; a stream of events counts no longer than that."""
+    """Counts requests and their time to the start of the response; for an event stream, too, only that time counts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._latency = Histogram(
@@ -57,27 +57,27 @@ class HttpMetrics:
         )
 
     def under_way(self) -> AbstractContextManager[Any]:
-        """Count a request as long as the block lasts."""
+        """Count a request as in progress during the block."""
         return self._under_way.track_inprogress()
 
     def answered(self, method: str, route: str, status: int, elapsed_s: float) -> None:
-        """Count an answer; `route` is a template, never a path."""
+        """Count a response; `route` is a path template, never a path."""
         self._latency.labels(method, route, str(status)).observe(elapsed_s)
 
 
 class DatabaseMetrics(Collector):
-    """Queue, verdicts, workers and money, read from the database at each scrape."""
+    """Queue, verdicts, workers and spending, read from the database at each scrape."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._sums: tuple[float, float, float] = (-_SUMS_KEPT_S, 0.0, 0.0)
 
     def describe(self) -> list[Metric]:
-        """Nothing: registering must not ask the database."""
+        """Return nothing: registering must not query the database."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """See `prometheus_client.registry.Collector`; a database that is down is a metric, too."""
+        """See `prometheus_client.registry.Collector`; reports an unreachable database as a metric."""
         found: list[Metric] = []
         try:
             with self._database.read() as session:
@@ -124,7 +124,7 @@ class DatabaseMetrics(Collector):
             ended.add_metric([state], count)
         yield ended
         at, usd, tokens = self._sums
-        if time.monotonic() - at >= _SUMS_KEPT_S:  # reads every job
+        if time.monotonic() - at >= _SUMS_KEPT_S:  # the query reads every job
             usd, tokens = session.execute(select(func.sum(Job.usd), func.sum(Job.tokens))).one()
             usd, tokens = float(usd or 0), float(tokens or 0)
             self._sums = (time.monotonic(), usd, tokens)
@@ -136,7 +136,7 @@ class Metrics:
     """All metrics of one API process.
 
     Attributes:
-        http: told of each request.
+        http: records each request.
     """
 
     def __init__(self, database: Database) -> None:
@@ -146,7 +146,7 @@ class Metrics:
         ProcessCollector(registry=self._registry)
 
     def text(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
 
@@ -210,7 +210,7 @@ def _seconds(since: datetime, now: datetime) -> float:
 
 
 def _word(text: Any) -> str:
-    """A word of ours as a label; anything else is one value, or a stranger could make labels without end."""
+    """Return a well-formed word as a label, anything else as "other", which bounds the labels that untrusted text can create."""
     if text is None:
         return "none"
     return text if isinstance(text, str) and _WORD.fullmatch(text) else "other"

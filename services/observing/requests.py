@@ -1,4 +1,4 @@
-"""Every HTTP request: an id that its log lines and its answer carry, a line in the log, its share of the metrics."""
+"""Middleware that gives each HTTP request an id, a log line and metrics."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from services.observing.metrics import HttpMetrics
 ACCESS_LOG = "kernelwright.access"
 HEADER = "X-Request-ID"
 _log = logging.getLogger(ACCESS_LOG)
-# Of a proxy before us. Anything else could forge lines or fill the log.
+# An id set by a proxy in front. Any other text could forge log lines or fill the log.
 _GOOD_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _JOB_IN_PATH = re.compile(r"^(?:/ui)?/jobs/([0-9a-z]{26})(?:/|$)")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Observed:
-    """ASGI middleware around everything.
+    """ASGI middleware around the whole application.
 
     Args:
-        app: what it observes.
-        metrics: where requests are counted.
+        app: the application to observe.
+        metrics: counts the requests.
     """
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
@@ -36,7 +36,7 @@ class Observed:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve."""
+        """Serve one connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -58,7 +58,7 @@ class Observed:
                 job_id = made[1] if made else job_id
             await send(message)
 
-        belongs_to(request_id=request_id, job_id=job_id)  # a server gives each request a task of its own
+        belongs_to(request_id=request_id, job_id=job_id)  # the server runs each request in its own task
         try:
             with self._metrics.under_way():
                 await self._app(scope, receive, send_with_id)
@@ -66,12 +66,12 @@ class Observed:
             status, elapsed_s = answered[0] if answered else (500, time.perf_counter() - began)
             route = _route(scope)
             self._metrics.answered(method, route, status, elapsed_s)
-            belongs_to(request_id=request_id, job_id=job_id)  # which this request may have made
+            belongs_to(request_id=request_id, job_id=job_id)  # this request may have created the job
             elapsed_ms = round(elapsed_s * 1e3, 3)
             fields = {"method": method, "route": route, "status": status, "elapsed_ms": elapsed_ms}
             _log.info("%s %s %d in %.1f ms", method, route, status, elapsed_ms, extra={"fields": fields})
 
 
 def _route(scope: dict[str, Any] | Scope) -> str:
-    """The template of the path: a path itself would be a label of its own for every job."""
+    """The route's path template; a raw path would create one label per job."""
     return str(getattr(scope.get("route"), "path", None) or "other")

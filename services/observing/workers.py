@@ -1,4 +1,4 @@
-"""Which workers are alive, what each can judge, and how much of the last moments it was judging."""
+"""Live workers, what each can judge, and how busy each device has been."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Capability:
 
     Attributes:
         device: cpu or cuda.
-        type: the card's or processor's name; empty until a worker has looked.
-        ready: workers whose sandbox held.
-        refusing: workers that run nothing.
-        checking: workers that do not know yet.
-        busy_share: mean share of the last seconds in which the device was judging; None where nobody said.
+        type: the GPU's or processor's name; empty until a worker has detected it.
+        ready: number of workers that passed their self-check.
+        refusing: number of workers that refuse all work.
+        checking: number of workers whose self-check has not finished.
+        busy_share: mean share of the last seconds in which the device was judging; None if no worker reported it.
     """
 
     device: str
@@ -43,18 +43,18 @@ class Capability:
 
 
 def alive(session: Session) -> Sequence[Worker]:
-    """Rows of the workers that were seen a moment ago."""
+    """Rows of workers with a heartbeat in the last `SEEN_WITHIN_S` seconds."""
     return session.scalars(select(Worker).where(Worker.seen_at > epoch_seconds() - SEEN_WITHIN_S)).all()
 
 
 def known(session: Session, most: int) -> list[tuple[Worker, float]]:
-    """Rows of the workers that were seen last, silent ones included, and for how many seconds each has been silent."""
+    """The most recently seen workers, silent ones included, each with the seconds since its last heartbeat."""
     query = select(Worker, epoch_seconds() - Worker.seen_at).order_by(Worker.seen_at.desc()).limit(most)
     return [(row[0], max(0.0, float(row[1]))) for row in session.execute(query)]
 
 
 def capabilities(workers: Sequence[Worker]) -> list[Capability]:
-    """Workers by what they can judge."""
+    """Group workers by device and type."""
     groups: dict[tuple[str, str], list[Worker]] = defaultdict(list)
     for worker in workers:
         check = worker.self_check or {}
@@ -65,12 +65,12 @@ def capabilities(workers: Sequence[Worker]) -> list[Capability]:
 
 
 def state_of(worker: Worker) -> str:
-    """What a worker that is alive does: it is `ready`, is `checking` itself, or is `refusing` all work."""
+    """The state of a live worker: `ready`, `checking` itself, or `refusing` all work."""
     return "refusing" if worker.problem is not None else "checking" if worker.tier is None else "ready"
 
 
 def ailments(workers: Sequence[Worker]) -> Counter[tuple[str, str]]:
-    """How many workers say which rule of their device's health took them out, by device and rule; only rules that we know."""
+    """Count workers out of service by device and health rule; ignores unknown rules."""
     found: Counter[tuple[str, str]] = Counter()
     for worker in workers:
         said = (worker.self_check or {}).get(HEALTH)

@@ -1,1 +1,1 @@
-"""Who may ask for what: users, their keys and quotas, logins, rate limits, and the log of who did what."""
+"""Access control: users, keys, quotas, logins, rate limits, and the audit log."""

@@ -1,18 +1,18 @@
-"""Where a request comes from, as far as that can be known."""
+"""The origin of a request, as far as it can be known."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection
 
-#: Headers that a proxy adds. Behind one every request seems to come from the proxy's own address.
+#: Headers that proxies add. Behind a proxy every request appears to come from the proxy's address.
 _OF_PROXIES = frozenset(
     {"forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via"}
 )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or the name localhost, means this machine itself."""
+    """Whether an address, or the name localhost, denotes this machine."""
     if host == "localhost":
         return True
     try:
@@ -24,12 +24,12 @@ def is_loopback(host: str) -> bool:
 
 
 def came_through_a_proxy(header_names: Collection[str]) -> bool:
-    """Whether somebody stands between the client and us, whose address says nothing of the client's."""
+    """Whether a proxy forwarded the request; the peer address then says nothing about the client."""
     return not _OF_PROXIES.isdisjoint(header_names)
 
 
 def household(host: str) -> str:
-    """What requests are counted by: an IPv4 address, or the /64 of an IPv6 one, of which whoever has one has them all."""
+    """Return the unit for counting requests: an IPv4 address, or the /64 of an IPv6 one, since one client owns a whole /64."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

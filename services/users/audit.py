@@ -1,4 +1,4 @@
-"""The audit log: who did what when. It holds names, prefixes and ids; never a secret, a source or any text of a request's body."""
+"""The audit log of callers' actions. It holds names, prefixes and ids; never secrets, sources or text from a request body."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from services.users.caller import Caller
 
 FROM_THE_MACHINE = Caller(address="this machine")
 _SERVICE = Caller(address="this service")
-# Every request that changes something writes one: not by way of a model's row, which takes three times as long.
+# Every request that changes something writes an entry: an ORM row would take three times as long.
 _NOTE = insert(cast(Table, AuditEntry.__table__)).inline()
-_PURGED_AT_ONCE = 5_000  # SQLite has one place for writers, and requests wait for it
+_PURGED_AT_ONCE = 5_000  # SQLite allows one writer, and requests wait for it
 
 
 def note(
@@ -33,11 +33,11 @@ def note(
 
     Args:
         session: a session that can write.
-        caller: who; None: nobody that is known.
-        action: what, in a word or two of ours.
-        target: the id of what it was done to.
-        status: how it was answered.
-        detail: a sentence of ours.
+        caller: the caller; None if unknown.
+        action: the action, in a few words from our code.
+        target: the id of the affected object.
+        status: the HTTP status of the response.
+        detail: a sentence from our code.
     """
     caller = caller or Caller()
     entry = {
@@ -53,7 +53,7 @@ def note(
 
 
 def list_entries(session: Session, limit: int, before: int | None = None) -> list[AuditEntry]:
-    """Entries, newest first; `before` is the id of the last one already seen."""
+    """Return entries, newest first; `before` is the id of the last entry already seen."""
     query = select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit)
     if before is not None:
         query = query.where(AuditEntry.id < before)
@@ -61,7 +61,7 @@ def list_entries(session: Session, limit: int, before: int | None = None) -> lis
 
 
 def purge(database: Database, days: int) -> int:
-    """Delete entries older than so many days, and say so in the log itself; how many there were. 0 days: keep all."""
+    """Delete entries older than `days`, log the deletion, and return the number deleted. 0 days keeps all."""
     if days <= 0:
         return 0
     before = utc_now() - timedelta(days=days)
@@ -73,7 +73,7 @@ def purge(database: Database, days: int) -> int:
         if not ids:
             return gone
         with database.write() as session:
-            # By the ids of those that are old; what others have deleted meanwhile is neither counted nor told of.
+            # rowcount leaves out entries that another process has deleted in the meantime.
             found = session.execute(
                 delete(AuditEntry).where(AuditEntry.id.in_(ids), AuditEntry.time < before)
             )

@@ -1,4 +1,4 @@
-"""Giving keys and taking them back, with an entry in the audit log each time, in the same transaction. Callers commit."""
+"""Creates and revokes keys; each change writes its audit entry in the same transaction. Callers commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def give_key(
     expires_days: float | None,
     quotas: Quotas | None = None,
 ) -> NewKey:
-    """A new key for a user, and new quotas for the user if there are any. Raises as `keys.make_key` does."""
+    """Create a key for a user, and set the user's quotas if given. Raises as `keys.make_key` does."""
     lifetime = timedelta(days=expires_days) if expires_days is not None else None
     made = keys.make_key(session, user_name, name, scope, lifetime)
     detail = f"for {made.user.name}, scope {made.row.scope}"
@@ -33,21 +33,21 @@ def give_key(
 
 
 def rotate_key(session: Session, by: Caller, named: str, grace_hours: float) -> NewKey:
-    """A new key in the place of another. Raises as `keys.rotate_key` does."""
+    """Replace a key with a new one. Raises as `keys.rotate_key` does."""
     made = keys.rotate_key(session, named, timedelta(hours=grace_hours))
     audit.note(session, by, "key rotated", made.replaces, detail=f"{made.row.prefix} takes its place")
     return made
 
 
 def revoke_key(session: Session, by: Caller, named: str) -> tuple[ApiKey, User]:
-    """The end of a key. Raises as `keys.revoke_key` does."""
+    """Revoke a key. Raises as `keys.revoke_key` does."""
     row, user = keys.revoke_key(session, named)
     audit.note(session, by, "key revoked", row.prefix, detail=f"of {user.name}")
     return row, user
 
 
 def set_quotas(session: Session, by: Caller, user: User, quotas: Quotas) -> None:
-    """What a user may use from now on."""
+    """Replace a user's quotas."""
     user.quotas = as_json(quotas)
     shown = ", ".join(f"{name}={value:g}" for name, value in user.quotas.items())
     audit.note(session, by, "quotas set", user.name, detail=shown or "none")

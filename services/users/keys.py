@@ -1,9 +1,9 @@
-"""API keys: made, found by their text, rotated, revoked.
+"""Creates, verifies, rotates and revokes API keys.
 
-A key reads `kw_<8 characters>_<43 characters>`: what it is, a prefix by which it is found and shown in lists, and 256 random
-bits. Stored is the prefix and a SHA-256 of the whole. A password needs a slow, salted hash (argon2, bcrypt) because people
-choose passwords that can be guessed; nobody guesses 256 random bits, however fast the hash is, and a slow one would only make
-every request slow. The comparison takes the same time wherever two digests begin to differ.
+A key has the form `kw_<8 characters>_<43 characters>`. `kw_` and the first group are the prefix, which identifies the key in
+lookups and lists; the second group is 256 random bits. The database stores the prefix and a SHA-256 of the whole text. Passwords
+need a slow, salted hash (argon2, bcrypt) because people choose guessable ones; 256 random bits cannot be guessed however fast
+the hash is, and a slow hash would slow down every request. Digests are compared in constant time.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _FORM = re.compile(r"(kw_[a-z2-7]{8})_[A-Za-z0-9_-]{43}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 _NOTED_EVERY = timedelta(minutes=1)
 _NO_DIGEST = "0" * 64
-# Made once: where there are no keys it is asked at every request.
+# Built once: while there are no keys, every request runs this query.
 _ANY_KEY = select(exists().where(ApiKey.id.is_not(None)))
 
 
 class KeyRefused(Exception):
-    """A text that is no valid key. `str()` may be shown: whoever has only guessed learns nothing from it."""
+    """The text is not a valid key. `str()` is safe to show: it reveals nothing to a caller that guesses keys."""
 
 
 @dataclass(frozen=True)
 class NewKey:
-    """A key that was just made. `text` is stored nowhere and cannot be shown again; `replaces` is an old one's prefix."""
+    """A newly created key. `text` is never stored and cannot be shown again; `replaces` is the prefix of the rotated key."""
 
     text: str
     row: ApiKey
@@ -54,15 +54,15 @@ class NewKey:
 
 
 def any_key(session: Session) -> bool:
-    """Whether a key was ever made. One that has expired or was revoked counts: its end must not open the service."""
+    """Whether a key was ever created. Expired and revoked keys count: losing the last key must not open the service."""
     return bool(session.scalar(_ANY_KEY))
 
 
 def make_key(session: Session, user_name: str, name: str, scope: str, lifetime: timedelta | None) -> NewKey:
-    """A new key, and its user if there is none of that name. The caller commits.
+    """Create a key, and its user if no user has that name. The caller commits.
 
     Raises:
-        Refused: a name or the scope is none, or the lifetime is not positive.
+        Refused: a name, the scope or the lifetime is not valid.
     """
     errors = [
         FieldError(field, "must be 1 to 64 letters, digits, or . _ @ - and begin with a letter or digit")
@@ -84,16 +84,16 @@ def make_key(session: Session, user_name: str, name: str, scope: str, lifetime: 
 
 
 def list_keys(session: Session) -> Sequence[tuple[ApiKey, User]]:
-    """All keys with their users, newest first."""
+    """Return all keys with their users, newest first."""
     query = select(ApiKey, User).join(User, User.id == ApiKey.user_id).order_by(ApiKey.id.desc())
     return [(key, user) for key, user in session.execute(query)]
 
 
 def find_key(session: Session, named: str) -> tuple[ApiKey, User]:
-    """A key by its id or its prefix.
+    """Return a key by its id or its prefix.
 
     Raises:
-        NotFound: there is none. The text of a whole key finds none either: nobody should have to type it again.
+        NotFound: no such key. The full text of a key does not match either, since users should never have to type it again.
     """
     query = select(ApiKey).where((ApiKey.id == named) | (ApiKey.prefix == named))
     row = session.scalar(query) if named.isprintable() else None
@@ -103,16 +103,16 @@ def find_key(session: Session, named: str) -> tuple[ApiKey, User]:
 
 
 def rotate_key(session: Session, named: str, grace: timedelta = GRACE) -> NewKey:
-    """A new key in the place of one that stays valid for `grace` (or less, if it would expire earlier). The caller commits.
+    """Replace a key, which stays valid for `grace` (or less, if it would expire earlier). The caller commits.
 
-    The new one lives as long as the old one was made to live.
+    The new key gets the original lifetime of the old one.
 
     Raises:
         NotFound: see `find_key`.
-        Conflict: the old one is not valid any more, or was rotated before.
+        Conflict: the old key is no longer valid, or was already rotated.
     """
     old, user = find_key(session, named)
-    session.refresh(old, with_for_update=True)  # two rotations at once are one and a conflict
+    session.refresh(old, with_for_update=True)  # of two concurrent rotations the second fails with Conflict
     now = utc_now()
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
         raise Conflict(f"key {old.prefix} is not valid any more; make a new one")
@@ -126,7 +126,7 @@ def rotate_key(session: Session, named: str, grace: timedelta = GRACE) -> NewKey
 
 
 def revoke_key(session: Session, named: str) -> tuple[ApiKey, User]:
-    """End a key and the logins made with it, at once and for good; again changes nothing. The caller commits.
+    """Revoke a key permanently and end the logins made with it; revoking again changes nothing. The caller commits.
 
     Raises:
         NotFound: see `find_key`.
@@ -138,10 +138,10 @@ def revoke_key(session: Session, named: str) -> tuple[ApiKey, User]:
 
 
 def verify_key(session: Session, text: str) -> Caller:
-    """Whose key a text is.
+    """Return the caller that a key's text identifies.
 
     Raises:
-        KeyRefused: it is none, or none any more.
+        KeyRefused: the text is not a key, or the key is no longer valid.
     """
     form = _FORM.fullmatch(text)
     row = session.scalar(select(ApiKey).where(ApiKey.prefix == form[1])) if form else None
@@ -152,7 +152,7 @@ def verify_key(session: Session, text: str) -> Caller:
 
 
 def caller_of(session: Session, row: ApiKey) -> Caller:
-    """The caller who has shown a key.
+    """Return the caller for a key.
 
     Raises:
         KeyRefused: the key was revoked or has expired.
@@ -167,7 +167,7 @@ def caller_of(session: Session, row: ApiKey) -> Caller:
 
 
 def is_valid(session: Session, key_id: str) -> bool:
-    """Whether a key that was valid before still is."""
+    """Whether a key exists and has neither expired nor been revoked."""
     row = session.get(ApiKey, key_id)
     try:
         return row is not None and caller_of(session, row) is not None
@@ -176,12 +176,12 @@ def is_valid(session: Session, key_id: str) -> bool:
 
 
 def should_note_use(row_last_used: datetime | None) -> bool:
-    """Whether a use is worth a write: once a minute is."""
+    """Whether to record a use of the key; `last_used_at` is updated at most once a minute."""
     return row_last_used is None or row_last_used < utc_now() - _NOTED_EVERY
 
 
 def digest_of(text: str) -> str:
-    """What is stored of a secret text."""
+    """Return the digest that is stored instead of a secret."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 

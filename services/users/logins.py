@@ -1,6 +1,7 @@
-"""Logins of browsers: a cookie with a random token that says nothing by itself, and the token's form of CSRF protection.
+"""Browser logins: a cookie with an opaque random token, and CSRF protection derived from the token.
 
-Of a token only the SHA-256 is stored; no part of the key is in it. A login ends after `LIFETIME`, on logout, or with its key.
+The database stores only the token's SHA-256; the token contains no part of the key. A login ends after `LIFETIME`, on logout,
+or with its key.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from services.users.caller import Caller
 from services.users.keys import KeyRefused, caller_of, digest_of
 
 COOKIE = "kernelwright_login"
-#: What the form of the login page is bound to, before there is a login.
+#: Cookie to which the login page's form is bound, before there is a login.
 FORM_COOKIE = "kernelwright_login_form"
 LIFETIME = timedelta(hours=12)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
@@ -28,22 +29,22 @@ _MASKED = re.compile(r"[0-9a-f]{128}")
 
 
 def cookie_name(name: str, scheme: str) -> str:
-    """How a cookie of ours is called where a request came by `scheme`.
+    """Return the name of a cookie for requests that came over `scheme`.
 
-    Over TLS with the prefix by which browsers take it from this very host alone. Without it a page of a neighboring host
-    (evil.example.com for kernels.example.com) could lay a login of its own into a browser, whose person would then hand in
-    sources under somebody else's name.
+    Over TLS the name has the `__Host-` prefix, with which browsers accept the cookie only from this exact host. Without it a
+    sibling host (evil.example.com for kernels.example.com) could plant its own login in a browser, and the user would submit
+    sources under the attacker's account.
     """
     return f"__Host-{name}" if scheme == "https" else name
 
 
 def new_token() -> str:
-    """256 random bits."""
+    """Return a token of 256 random bits."""
     return secrets.token_urlsafe(32)
 
 
 def log_in(session: Session, caller: Caller) -> str:
-    """A login for a caller who has shown a key; its token. Expired logins go. The caller commits."""
+    """Create a login for a caller with a key, delete expired logins, and return the token. The caller commits."""
     assert caller.key_id is not None
     now = utc_now()
     session.execute(delete(LoginSession).where(LoginSession.expires_at <= now))
@@ -62,10 +63,10 @@ def log_out(session: Session, token: str) -> None:
 
 
 def verify_login(session: Session, token: str) -> ApiKey:
-    """The key behind a login.
+    """Return the key behind a login.
 
     Raises:
-        KeyRefused: there is no such login any more, or its key is not valid any more.
+        KeyRefused: the login has ended, or its key is no longer valid.
     """
     row = session.get(LoginSession, digest_of(token)) if _TOKEN.fullmatch(token) else None
     if row is None or row.expires_at <= utc_now():
@@ -76,17 +77,17 @@ def verify_login(session: Session, token: str) -> ApiKey:
 
 
 def csrf_of(token: str) -> str:
-    """What a form must carry whose request comes with a cookie of this token.
+    """Return the CSRF token that a form must carry when its request comes with this login token's cookie.
 
-    Another site can make a browser send the cookie but can read neither it nor our pages, so it cannot know this.
+    Another site can make a browser send the cookie but can read neither the cookie nor our pages, so it cannot know the value.
     """
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
 def masked(token: str) -> str:
-    """A token of `csrf_of` under new random bits, for one page: those bits, and the token's exclusive or with them, in hex.
+    """Mask a token of `csrf_of` for one page: fresh random bits, then the token XORed with them, in hex.
 
-    The same token in page after page could be learnt from how well they compress, see `services.api.compression`.
+    If every page carried the same token, compressed lengths would leak it, see `services.api.compression`.
     """
     plain = bytes.fromhex(token)
     bits = secrets.token_bytes(len(plain))
@@ -94,7 +95,7 @@ def masked(token: str) -> str:
 
 
 def unmasked(given: str) -> str:
-    """The token in what a page carried; "" for whatever `masked` did not make."""
+    """Recover the token from its masked form; "" if the text does not have the form that `masked` returns."""
     if not _MASKED.fullmatch(given):
         return ""
     both = bytes.fromhex(given)
@@ -106,7 +107,7 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 def safe_next(path: str) -> str:
-    """A path on this service to go to after the login; "/" for whatever could lead elsewhere."""
+    """Return `path` as the redirect target after login, or "/" if it could lead to another site."""
     if not path.startswith("/") or path.startswith(("//", "/\\")) or not path.isprintable() or "\\" in path:
         return "/"
     try:

@@ -1,11 +1,11 @@
-"""Quotas: what a user may use at a time, a day and a month, and what was used.
+"""Quotas: limits on a user's concurrent, daily and monthly usage, and the usage itself.
 
-Use is counted day by day in the table `usage`, in the transaction that stores what was made: a candidate when it is stored,
-dollars when a model's answer is billed, seconds of a device after each turn at it. Days and months are those of UTC.
+The table `usage` counts per day, in the transaction that stores the result: a candidate when it is stored, dollars when a
+model's answer is billed, device seconds after each turn on a device. Days and months are in UTC.
 
-Held to at two places. A request is refused when nothing is left, or when its own budget asks for more than is left. A worker
-gives a job at most what is left as its budget, and asks again between candidates: jobs that run side by side stop making
-candidates when the last of it is gone. What is in hand then is finished, so a quota may be passed by that much.
+Two places enforce quotas. The API refuses a request when nothing is left, or when its budget exceeds what is left. A worker
+caps a job's budget at what is left and checks again between candidates, so concurrent jobs stop making candidates when the
+quota runs out. Work in progress is finished, so usage may exceed a quota by that much.
 """
 
 from __future__ import annotations
@@ -57,18 +57,20 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a user's quotas per day and month are used."""
+    """A user's usage against the daily and monthly quotas."""
 
     spent: tuple[Spent, ...]
 
     def left(self, measure: str) -> float | None:
-        """How much of one of `MEASURES` is left, at least 0; None: no limit."""
+        """Return how much of one of `MEASURES` is left, at least 0; None means no limit."""
         own = [one for one in self.spent if _measure_of(one.quota) == measure]
         return min((max(0.0, one.limit - one.used) for one in own), default=None)
 
     def exhausted(self, device: str, *, pays: bool) -> Spent | None:
-        """A quota that leaves nothing for work on a device, with models that cost money or without; of several the one
-        that lasts longest."""
+        """Return the exhausted quota that blocks work on a device, or None; if several do, the one that resets last.
+
+        `pays` says whether the work calls models that cost money.
+        """
         needed = {
             "candidates",
             "gpu_seconds" if device == "cuda" else "cpu_seconds",
@@ -79,13 +81,13 @@ class Standing:
 
 
 def quotas_of(session: Session, user_id: str | None) -> Quotas:
-    """The quotas of a user; of nobody: none."""
+    """Return a user's quotas; without a user there are none."""
     stored = session.scalar(select(User.quotas).where(User.id == user_id)) if user_id is not None else None
     return Quotas.model_validate(stored or {})
 
 
 def standing_of(session: Session, user_id: str | None, now: datetime | None = None) -> Standing:
-    """How far the quotas of a user are used now."""
+    """Return a user's current usage against the daily and monthly quotas."""
     quotas = quotas_of(session, user_id)
     limits = {name: limit for name, limit in quotas if limit is not None and _measure_of(name) in MEASURES}
     if not limits:
@@ -104,17 +106,17 @@ def standing_of(session: Session, user_id: str | None, now: datetime | None = No
 
 
 def lock_user(session: Session, user_id: str | None) -> None:
-    """Have what is decided by counting a user's rows decided one after the other, to the end of the transaction.
+    """Lock a user until the end of the transaction, to serialize decisions that count the user's rows.
 
-    Always before a job's row is locked, so that nobody waits for each other; and a lock that does not hold up rows which refer
-    to the user, such as a worker's count of what was used.
+    Take it before locking a job's row, to avoid deadlocks. On PostgreSQL it is FOR NO KEY UPDATE, which does not block writes of
+    rows that refer to the user, such as a worker's usage counts.
     """
     if user_id is not None:
         session.get(User, user_id, with_for_update={"key_share": True})
 
 
 def add_usage(session: Session, user_id: str | None, **used: float) -> None:
-    """Count what was used, by name of `MEASURES`; of nobody nothing is counted. The caller commits."""
+    """Add usage by names in `MEASURES`; without a user it does nothing. The caller commits."""
     if user_id is None or not any(used.values()):
         return
     values = {"user_id": user_id, "day": utc_now().date(), **{name: used.get(name, 0) for name in MEASURES}}
@@ -131,18 +133,18 @@ def check(
     queues: bool = True,
     budget: Mapping[str, float | None] | None = None,
 ) -> None:
-    """Whether a user may have one more job, evaluation or candidate.
+    """Check that the user's quotas allow one more job, evaluation or candidate.
 
     Args:
         session: of the request; the caller adds the row in the same transaction.
-        user_id: whose it will be.
-        device: where it will run.
-        pays: whether it will ask models.
+        user_id: the future owner.
+        device: the device it will run on.
+        pays: whether it will call paid models.
         queues: whether it waits in the queue.
-        budget: the job's own upper limits, by name of `MEASURES`.
+        budget: the job's own upper limits, by names in `MEASURES`.
 
     Raises:
-        QuotaExceeded: no, with how much was used and until when.
+        QuotaExceeded: a quota does not allow it; the error says how much was used and when the quota resets.
     """
     if user_id is None:
         return
@@ -203,12 +205,12 @@ def _reset(quota: str, now: datetime) -> datetime:
 
 
 def pays_models(request: Mapping[str, Any]) -> bool:
-    """Whether a job with this `Job.request` asks models; answers to batches are paid by whoever hands them in."""
+    """Whether a job with this `Job.request` calls paid models; batch answers are paid for by the client that submits them."""
     return any(model.get("provider") != "batch" for model in request.get("models") or ())
 
 
 def within(session: Session, job: Job, budget: Budget) -> Budget:
-    """The budget of a job that a worker begins or goes on with: what it had, and no more than is left to its user."""
+    """Return the budget of a job that a worker starts or resumes, capped at what its user has left."""
     standing = standing_of(session, job.owner_id)
     usd, candidates = standing.left("usd"), standing.left("candidates")
     if usd is not None:
@@ -222,5 +224,5 @@ def within(session: Session, job: Job, budget: Budget) -> Budget:
 
 
 def as_json(quotas: Quotas) -> dict[str, Any]:
-    """What is stored of quotas: those that limit something."""
+    """Return the stored form of quotas: only the limits that are set."""
     return quotas.model_dump(exclude_none=True)

@@ -1,6 +1,6 @@
-"""Rate limits, by the `limits` library: in Redis where there is one, so that several API processes count together, else in memory.
+"""Rate limits with the `limits` library: shared between API processes through Redis if configured, else in memory.
 
-A Redis that does not answer costs the common count and not the service: for a few seconds each process counts by itself.
+If Redis does not answer, requests are still served: each process counts on its own for a few seconds.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ _SWEPT_EVERY_S = 60.0
 
 
 class _NoTimer(threading.Timer):
-    """Passes for one that is running, so that none is started."""
+    """Pretends to be a running timer, which keeps the library from starting one."""
 
     def is_alive(self) -> bool:
-        """Always."""
+        """Return True always."""
         return True
 
 
 class _Counts(MemoryStorage):
-    """Counts in memory, swept now and then by whoever counts. The library starts a thread for it at nearly every request,
-    and under load each waits for its turns at the interpreter. One caller at a time.
+    """In-memory counts that sweep expired entries inline, in `incr`. Not thread-safe.
+
+    The library starts a sweeper thread at nearly every request, and under load each of them competes for the GIL.
     """
 
     def __init__(self) -> None:
@@ -48,17 +49,17 @@ class _Counts(MemoryStorage):
         return super().incr(key, expiry, amount)
 
     def sweep(self) -> None:
-        """Forget what has expired."""
+        """Drop expired counts."""
         self._sweep_at = time.monotonic() + _SWEPT_EVERY_S
         for key in list(self.expirations):
             self.get(key)
 
 
 class Rates:
-    """Counts requests.
+    """Counts requests against rate limits.
 
     Args:
-        broker_url: of the queue; a Redis there counts, too.
+        broker_url: the queue's broker; if it is a Redis, it also holds the shared counts.
     """
 
     def __init__(self, broker_url: str) -> None:
@@ -77,7 +78,7 @@ class Rates:
             self._common = SlidingWindowCounterRateLimiter(storage)
 
     def take(self, limits: Sequence[RateLimitItem], whose: str) -> float:
-        """Count one request; 0.0 if it may pass, else after how many seconds another one may."""
+        """Count one request; return 0.0 if it may pass, else the seconds to wait before the next try."""
         if self._common is not None and time.monotonic() >= self._alone_until:
             try:
                 return _take(self._common, limits, whose)

@@ -1,1 +1,1 @@
-"""The worker: takes rows by lease, drives the agent and the referee, never imports torch or untrusted code."""
+"""The worker: leases rows and drives the agent and the referee; never imports torch or untrusted code."""

@@ -1,4 +1,6 @@
-"""The Celery application. A message only says "something may be ready": losing, doubling or delaying one does no harm.
+"""The Celery application.
+
+A message only says "work may be ready", so a lost, duplicated or delayed message does no harm.
 
 celery -A services.worker.app worker -Q cpu     # on a machine of its own; `-Q cuda` with KERNELWRIGHT_DEVICE=cuda
 """
@@ -21,20 +23,20 @@ from celery.worker import WorkController
 from services.observing.logs import dress
 from services.settings import get_settings
 
-#: The one task: something may be ready in the database. What, and whose turn it is, is asked there.
+#: The only task: work may be ready. The worker queries the database for the next row.
 LOOK = "kernelwright.look"
 _STOP_WITHIN_S = 10.0
 _log = logging.getLogger(__name__)
 
 
 def make_celery(broker_url: str) -> Celery:
-    """An application on a broker."""
+    """Create a Celery application for a broker."""
     celery = Celery("kernelwright", broker=broker_url)
     celery.conf.update(
-        # results live in our tables
+        # results are stored in our own tables
         task_ignore_result=True,
         result_backend=None,
-        # a message is dealt with at once, by waking the worker's slots (`services.worker.slots`)
+        # handling a message only wakes the worker's slots (`services.worker.slots`), which is immediate
         worker_prefetch_multiplier=1,
         worker_pool="threads",
         worker_concurrency=1,
@@ -57,7 +59,7 @@ app = make_celery(get_settings().broker_url)
 
 @app.task(name=LOOK)
 def look(table: str | None = None) -> None:
-    """Wake the slots of this worker, those for one table alone where it is named: others would look in vain."""
+    """Wake this worker's slots, or only those for `table` if it is given."""
     from services.worker.context import worker_context
 
     worker_context().slots.wake(table)
@@ -71,7 +73,7 @@ def _dress(logger: logging.Logger, **_: Any) -> None:
 
 @celeryd_after_setup.connect
 def _begin(**_: Any) -> None:
-    # the self-check then runs while the worker connects, and /readyz knows the sandbox before the first job
+    # starting here runs the self-check while the worker connects, so /readyz reports the sandbox before the first job
     from services.data_folder import DataFolderOpen, make_private
     from services.worker.context import worker_context
 
@@ -92,12 +94,12 @@ def _end(**_: Any) -> None:
 
 
 class EmbeddedWorker:
-    """A Celery worker as a thread of the serving process, over the in-memory broker, and the slots that its messages wake."""
+    """Runs a Celery worker on the in-memory broker, and the slots that it wakes, in threads of the serving process."""
 
     def __init__(self, celery: Celery, queue: str) -> None:
         celery.loader.import_default_modules()
         celery.finalize()
-        # WorkController is the worker without signal handlers and process title, which belong to the web server here
+        # WorkController does not set signal handlers or the process title, which belong to the web server here
         self._controller = WorkController(
             app=celery,
             hostname="embedded@localhost",
@@ -112,14 +114,14 @@ class EmbeddedWorker:
         self._thread = threading.Thread(target=self._controller.start, name="worker", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, the worker's self-check and its slots."""
+        """Start the worker's thread, self-check and slots."""
         from services.worker.context import worker_context
 
         worker_context().slots.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """Give running rows back and stop; daemon threads that do not end in time end with the process."""
+        """Release running rows and stop; daemon threads that miss the deadline end with the process."""
         from services.worker.context import stop_worker
 
         stop_worker()

@@ -1,4 +1,4 @@
-"""What one worker process consists of; made once, on first use."""
+"""The components of a worker process, created once on first use."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerContext:
-    """RefereeQueue, presence, runner and slots of this process; the slots look for work once they are started."""
+    """This process's referee queue, presence, runner and slots; the slots look for work once started."""
 
     def __init__(self, settings: Settings) -> None:
         keys = {API_KEY_VARIABLE: settings.llm_api_key, POLICY_API_KEY_VARIABLE: settings.policy_api_key}
         for variable, key in keys.items():
             if key is not None:
-                # the agent finds a key by the name of its variable; in a container it may have come as a file
+                # the agent reads keys from the environment; in a container the setting may come from a file
                 os.environ.setdefault(variable, key.get_secret_value())
         base = database(settings.database)
         self.owner = own_identity()
@@ -46,7 +46,7 @@ class WorkerContext:
         self.slots = Slots(self.runner.work_on_next, self.presence.problem, self.runner.stopping)
 
     def stop(self) -> None:
-        """Give running rows back, kill what runs, take the worker's row away."""
+        """Release running rows, kill running work and delete the worker's row."""
         self.runner.stopping.set()
         self.queue.close()
         self.slots.stop(_STOP_WITHIN_S)
@@ -58,7 +58,7 @@ _making = threading.Lock()
 
 
 def worker_context() -> WorkerContext:
-    """This process's context, with its self-check under way."""
+    """Return this process's context; the first call creates it and starts its self-check."""
     global _made
     with _making:
         if _made is None:
@@ -75,7 +75,7 @@ def stop_worker() -> None:
 
 
 def free_rows_of(owner: str) -> None:
-    """Free the rows of a worker that is dead and take it off the list; where the database is away, its leases run out."""
+    """Free the rows of a dead worker and delete its entry; if the database is unreachable, its leases expire instead."""
     try:
         with database(get_settings().database).write() as session:
             lease.expire_leases_of(session, [owner])

@@ -1,7 +1,7 @@
-"""The dispatcher: tells workers that rows wait, and ends rows that no worker can help any more.
+"""The dispatcher: notifies workers of waiting rows and ends abandoned rows.
 
-It runs as a thread of every API process. It is the only sender of messages, so a broker that is down delays work and
-never fails a request.
+It runs as a thread of every API process. No other code sends messages, so a broker outage delays work but never fails a
+request.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """A thread that looks at the database every second, and for rows to tell workers of whenever `events.NEW_WORK` is set.
+    """A thread that polls the database every second and notifies workers at once when `events.NEW_WORK` is set.
 
     Args:
         database: where the rows are.
-        celery: through which messages are sent.
+        celery: sends the messages.
         max_attempts: attempts without progress before a row is failed.
-        audit_days: how long entries of the audit log are kept; 0: for ever.
+        audit_days: days to keep audit log entries; 0 keeps them forever.
     """
 
     def __init__(self, database: Database, celery: Celery, max_attempts: int, audit_days: int = 0) -> None:
@@ -72,7 +72,7 @@ class Dispatcher:
             is_new = events.NEW_WORK.is_set()
             events.NEW_WORK.clear()
             try:
-                if is_new:  # a user waits: the rest of a round would be in the way
+                if is_new:  # a user is waiting: notify first, run the full round later
                     self._tell_workers(at_once=True)
                 if time.monotonic() - looked_at >= LOOK_EVERY_S:
                     looked_at = time.monotonic()
@@ -80,12 +80,12 @@ class Dispatcher:
                     self._purge()
             except SQLAlchemyError:
                 _log.warning("the dispatcher could not reach the database", exc_info=True)
-            except Exception:  # noqa: BLE001 - without this thread nothing is ever sent, freed or ended again
+            except Exception:  # noqa: BLE001 - if this thread died, nothing would be sent, freed or ended again
                 _log.exception("a round of the dispatcher failed")
             events.NEW_WORK.wait(max(0.0, looked_at + LOOK_EVERY_S - time.monotonic()))
 
     def look(self) -> None:
-        """One round."""
+        """Run one round."""
         freed = self._free_rows_of_the_dead() | self._resume_answered()
         for model in _MODELS:
             self._end_abandoned(model)
@@ -128,9 +128,9 @@ class Dispatcher:
                 _end(session, row)
 
     def _tell_workers(self, *, at_once: bool) -> None:
-        """A message to each worker of a device for which rows wait; unless `at_once` no more often than `_RESEND_AFTER_S`.
+        """Message each worker of a device that has waiting rows; unless `at_once`, at most every `_RESEND_AFTER_S`.
 
-        None where no worker is: it would look by itself when it starts, and meanwhile messages would pile up.
+        A device without live workers gets no messages: they would pile up, and a worker polls when it starts.
         """
         now_s = time.monotonic()
         due: list[tuple[LeasedModel, str, int]] = []
@@ -149,7 +149,7 @@ class Dispatcher:
                     self._celery.send_task(LOOK, args=[model.__tablename__], **options)
                 self._told[model, device] = now_s
                 self.broker_problem = None
-        except Exception as error:  # noqa: BLE001 - a broker that loads, is full or was flushed fails in many ways
+        except Exception as error:  # noqa: BLE001 - a broker that is loading, full or flushed raises many kinds of errors
             self.broker_problem = str(error)
             _log.warning("the broker took no message: %s", error)
 

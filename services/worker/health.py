@@ -1,7 +1,7 @@
-"""Is the worker's GPU fit to judge? What NVML says, by the rules of `gpu_rules`, and a kernel whose result is known.
+"""GPU health checks: NVML readings judged by `services.gpus.rules`, and a kernel with a known result.
 
-The kernel runs in the sandbox like any other, when the referee is idle: now and again, and before a worker that took itself out
-comes back.
+The kernel runs in the sandbox while the referee is idle: periodically, and before a worker that took itself out of service
+returns.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from services.worker.referee_queue import JobReferee
 
 LOOK_EVERY_S = 15.0
 _TRY_EVERY_S = 600.0
-# A driver that hangs keeps whoever asks it for ever; each question takes milliseconds otherwise.
+# A hung driver blocks its caller forever; a query normally takes milliseconds.
 _ANSWER_WITHIN_S = 60.0
 _NO_ANSWER = Finding("gpu_lost", "the GPU's driver does not answer; its machine may need a restart")
 _KERNEL_WITHIN_S = 60.0
 _WRONG = 3
 _log = logging.getLogger(__name__)
 
-# Whole numbers so small that every product and sum is exact in each type and in any order. The answers come from the CPU.
+# Small integers: every product and sum is exact in each dtype and in any order. The CPU computes the expected results.
 _PROGRAM = f"""\
 import sys
 import torch
@@ -47,7 +47,7 @@ sys.exit(0 if right else {_WRONG})
 
 
 def try_kernel(judge: JobReferee) -> str | None:
-    """Run the known kernel on the GPU; what was wrong in a sentence, or None."""
+    """Run the known kernel on the GPU; return the problem as a sentence, or None."""
     try:
         ran = judge.run_tool(_PROGRAM, {}, deadline_s=_KERNEL_WITHIN_S, device=True)
     except (EvaluatorError, RefereeLost) as error:
@@ -61,13 +61,13 @@ def try_kernel(judge: JobReferee) -> str | None:
 
 
 class DeviceHealth:
-    """One GPU's health, as far as it has been looked at.
+    """The health of one GPU, from the checks so far.
 
     Args:
-        gpu: what is read.
+        gpu: the source of readings.
         kernel: see `try_kernel`.
         is_idle: whether the referee is idle.
-        is_warm: whether a referee of this worker may hold the GPU's memory.
+        is_warm: whether a referee of this worker may hold GPU memory.
     """
 
     def __init__(
@@ -82,23 +82,23 @@ class DeviceHealth:
         self._is_idle = is_idle
         self._is_warm = is_warm
         self._readings: deque[Reading] = deque()
-        self._tried_at = time.monotonic()  # the self-check has just run on it
+        self._tried_at = time.monotonic()  # the self-check has just exercised the GPU
         self._asked_at: float | None = None
         self._found: tuple[Finding, ...] = ()
 
     @property
     def found(self) -> tuple[Finding, ...]:
-        """What is wrong; also told while the thread that looks hangs in the driver."""
+        """Current findings; available even while the checking thread hangs in the driver."""
         return (_NO_ANSWER,) if self._is_late(self._asked_at) else self._found
 
     def look(self) -> bool:
-        """Read once and judge; whether anything is other than before."""
+        """Take one reading and judge it; return whether the findings changed."""
         self._asked_at = asked_at = time.monotonic()
         try:
             reading = self._gpu.read(own=self._is_warm())
         finally:
             if self._is_late(asked_at):
-                self._found = (_NO_ANSWER,)  # before it is used again the kernel is tried
+                self._found = (_NO_ANSWER,)  # `_tried` then runs the kernel before reuse
             self._asked_at = None
         self._readings.append(reading)
         while reading.at_s - self._readings[0].at_s > KEPT_S:
@@ -115,11 +115,11 @@ class DeviceHealth:
         return changed
 
     def problem(self) -> str | None:
-        """Why nothing new may be begun on it, or None."""
+        """Why no new work may start on the GPU, or None."""
         return "; ".join(one.sentence for one in self.found) or None
 
     def stops(self) -> bool:
-        """Whether what runs is to be stopped and given back."""
+        """Whether running work must be stopped and released."""
         return any(one.stops for one in self.found)
 
     def _tried(self) -> tuple[Finding, ...]:
@@ -127,7 +127,7 @@ class DeviceHealth:
         if not self._found and not due:
             return ()
         if not self._is_idle():
-            return self._found  # waiting for the referee would mean to read nothing meanwhile
+            return self._found  # waiting for the referee would block further readings
         wrong = self._kernel()
         self._tried_at = time.monotonic()
         return (Finding(KNOWN_KERNEL, wrong),) if wrong else ()

@@ -1,8 +1,8 @@
-"""A worker's entry in the table of workers: that it is alive, which device it has, and which sandbox held its own attacks.
+"""A worker's row in the workers table: heartbeat, device, and the sandbox tier that passed the self-check.
 
-The self-check runs before the first job. A worker without a sandbox that held refuses every job (fails closed), and so does
-one whose device reaches something else than others of the type that it says it is. A GPU is looked at all the time
-(`services.worker.health`): a worker whose GPU is sick refuses work until it is well again.
+The self-check runs before the first job. A worker refuses every job (fails closed) if its sandbox fails the check, or if
+its device's measured ceilings do not match other devices of the type it reports. `services.worker.health` monitors a GPU
+continuously: a worker with an unhealthy GPU refuses work until the GPU recovers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from services.worker.health import DeviceHealth, try_kernel
 from services.worker.referee_queue import RefereeQueue
 
 BEAT_EVERY_S = 5.0
-# A check can fail on a machine that is very busy, or while remains of a killed worker still hold processes.
+# A check can fail on a very busy machine, or while processes of a killed worker are still around.
 TRIES = 3
 TRY_AGAIN_S = 5.0
 CHECK_AGAIN_S = 60.0
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class Presence:
-    """Runs the self-check and keeps the worker's row fresh until `stop`."""
+    """Runs the self-check and updates the worker's row until `stop`."""
 
     def __init__(self, database: Database, queue: RefereeQueue, owner: str) -> None:
         self._database = database
@@ -59,34 +59,34 @@ class Presence:
         ]
 
     def start(self) -> None:
-        """Begin checking and beating."""
+        """Start the self-check and heartbeat threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Stop beating and take the row away."""
+        """Stop the heartbeat and delete the row."""
         self._stopped.set()
         self._threads[1].join(timeout=BEAT_EVERY_S)
         try:
             with self._database.write() as session:
                 session.execute(delete(Worker).where(Worker.id == self._owner))
-        except SQLAlchemyError as error:  # its row grows old and is no longer counted
+        except SQLAlchemyError as error:  # the row goes stale and is no longer counted
             _log.warning("the worker's row stays: %s", type(error).__name__)
 
     def problem(self) -> str | None:
-        """Waits for the first result of the self-check; why this worker must not run anything untrusted, or None when it may."""
+        """Wait for the first self-check; return why this worker must not run untrusted code, or None."""
         self._checked.wait()
         return self._current_problem()
 
     def is_sick(self) -> bool:
-        """Whether the device has become such that what runs on it should be given back."""
+        """Whether the device is so unhealthy that its running work must be released."""
         return self._health is not None and self._health.stops()
 
     def _current_problem(self) -> str | None:
         return self._problem or (self._health.problem() if self._health is not None else None)
 
     def _run_check(self) -> None:
-        """Check until it holds: a few times in quick succession, then, refusing work meanwhile, now and again."""
+        """Retry the self-check until it passes: `TRIES` times quickly, then every `CHECK_AGAIN_S`, refusing work meanwhile."""
         tries = 0
         while not self._stopped.is_set():
             tries += 1
@@ -103,7 +103,7 @@ class Presence:
         self._checked.set()
 
     def _watch_device(self) -> None:
-        """Look after a GPU until the worker stops."""
+        """Monitor the GPU until the worker stops."""
         uuid = ((self._check or {}).get("device") or {}).get("gpu_uuid")
         if self._queue.device != "cuda" or not uuid:
             return
@@ -117,7 +117,7 @@ class Presence:
         while not self._stopped.wait(health.LOOK_EVERY_S):
             try:
                 changed = self._health.look()
-            except Exception:  # noqa: BLE001 - without this thread a GPU is never taken out, or never comes back
+            except Exception:  # noqa: BLE001 - if this thread died, a GPU could not leave or re-enter service
                 _log.exception("the health of this GPU could not be looked at")
                 continue
             if changed:
@@ -126,7 +126,7 @@ class Presence:
     def _check_once(self) -> str | None:
         try:
             check = self._queue.for_job().self_check()
-        except Exception as error:  # noqa: BLE001 - whatever it is, a worker that could not check itself must refuse work
+        except Exception as error:  # noqa: BLE001 - after any error, a worker that could not check itself must refuse work
             _log.warning("self-check failed: %s", error)
             return f"the sandbox could not be checked: {error}"
         self._check = check
@@ -136,7 +136,7 @@ class Presence:
         return self._misfit(check)
 
     def _misfit(self, check: dict[str, Any]) -> str | None:
-        """Why this device is not what it says it is; a GPU whose ceilings nobody has measured is measured for that (half a minute)."""
+        """Why the device does not match its reported type, or None; measures a GPU's unknown ceilings first (half a minute)."""
         device = self._queue.device
         try:
             known = ceilings.kept(default_work_dir(), device)
@@ -152,7 +152,7 @@ class Presence:
         return doubt(device, name, known["rates"], self._rates_of_others(name))
 
     def _rates_of_others(self, type_name: str) -> list[dict[str, Any]]:
-        """Ceilings of other workers that say they are of this type and were believed."""
+        """Ceilings of other workers that report this type and have no problem."""
         believed = select(Worker.self_check).where(Worker.id != self._owner, Worker.problem.is_(None))
         with self._database.read() as session:
             found = [check for check in session.scalars(believed) if isinstance(check, dict)]
@@ -188,7 +188,7 @@ class Presence:
             row = Worker(id=self._owner, device=self._queue.device)
             session.add(row)
         row.tier = self._check.get("tier") if self._check and self._problem is None else None
-        # beside what was checked: how much of the time between two beats the device was judging, and what ails it
+        # added to the self-check: the device's busy share since the last heartbeat, and its health findings
         found = (
             [{"rule": one.rule, "sentence": one.sentence} for one in self._health.found]
             if self._health

@@ -1,8 +1,8 @@
-"""The slots of a worker: threads that each work on one row at a time, and take the next one themselves.
+"""Worker slots: threads that each claim and work on one row at a time.
 
-The database says which row is next (`services.jobs.turns`). A message of the broker only ends a slot's sleep, so that a broker
-that is down, or forgets everything, costs seconds and no work. A worker that refuses work takes no row: rows stay queued,
-for other workers or until it is well again.
+The database decides which row is next (`services.jobs.turns`). A broker message only wakes a sleeping slot, so a broker
+that is down or loses its messages costs seconds but no work. A worker that refuses work claims no rows: they stay queued
+for other workers or until it recovers.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from services.db.models import Evaluation, Job
 from services.jobs.lease import LeasedModel
 
 LOOK_EVERY_S = 5.0
-#: One job at a time, since it drives the device for its whole length; and of evaluations one in the referee's queue and one that is
-#: ready when it leaves. More would only be taken out of the queue earlier, before others that would have been first.
+#: One job at a time, since a job drives the device for its whole duration. Two evaluations: one in the referee's queue and one
+#: ready to follow it. More slots would only claim rows early, ahead of rows that should go first.
 SLOTS: tuple[LeasedModel, ...] = (Job, Evaluation, Evaluation)
 _AFTER_FAULT_S = 1.0
 _log = logging.getLogger(__name__)
 
 
 class Slots:
-    """Starts nothing until `start`.
+    """The slot threads of a worker; none runs until `start`.
 
     Args:
-        work_on_next: takes the next row of a table and works on it; False when there is none.
-        refusal: why this worker takes nothing now, or None; may wait until that is known.
-        stopping: set when the whole worker shuts down.
+        work_on_next: claims the next row of a table and works on it; returns False if there is none.
+        refusal: returns why this worker takes no work now, or None; may block until that is known.
+        stopping: set when the worker shuts down.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Slots:
         ]
 
     def start(self) -> None:
-        """Begin to look for work; again changes nothing."""
+        """Start looking for work; later calls do nothing."""
         if self._started:
             return
         self._started = True
@@ -59,13 +59,13 @@ class Slots:
             thread.start()
 
     def wake(self, table: str | None = None) -> None:
-        """Something may be ready, in this table or in any."""
+        """Wake the slots for `table`, or all slots if it is None."""
         for model, bell in zip(SLOTS, self._bells, strict=True):
             if table in (None, model.__tablename__):
                 bell.set()
 
     def stop(self, within_s: float) -> None:
-        """Wait until all slots have let go of their rows; `stopping` is set already."""
+        """Wait up to `within_s` seconds for the slots to end; the caller has set `stopping`."""
         self.wake()
         deadline = time.monotonic() + within_s
         for thread in self._threads:
@@ -78,7 +78,7 @@ class Slots:
             try:
                 if self._refusal() is None and self._work_on_next(model):
                     continue
-            except Exception:  # noqa: BLE001 - a database that restarts must not cost a slot
+            except Exception:  # noqa: BLE001 - a database restart must not end a slot's thread
                 _log.warning("a slot for %s could not work", model.__tablename__, exc_info=True)
                 self._stopping.wait(_AFTER_FAULT_S)
                 continue

@@ -1,12 +1,12 @@
-"""The supervisor of a worker: a parent that has imported everything, does nothing else, and forks the process that works.
+"""The worker's supervisor: a parent that imports everything and forks the working process.
 
-Whatever ends the working process (the kernel when memory runs out, an operator, a fault in a driver), the next one works
-milliseconds later: a new interpreter needs 2 s of CPU time before it can take a job, longer than some workers live in bad
-times. The successor is told whom it follows and frees that worker's rows itself, so that nobody waits for leases to run out,
-on whatever machine the dispatcher may be.
+Whatever ends the working process (the OOM killer, an operator, a driver fault), the next one is ready milliseconds later. A
+new interpreter would need 2 s of CPU time before its first job, longer than some workers live under failures. The successor
+gets its predecessor's identity and frees that worker's rows itself, without waiting for leases to expire, even if the
+dispatcher runs on another machine.
 
-The parent has no thread, no connection and no lock: what is forked is then whole. It is not the working process's judge
-either: a job that kills its worker again and again is ended by the cap on attempts (`services.jobs.lease`).
+The parent has no threads, connections or locks, so its forks start in a consistent state. It does not decide about jobs: the
+cap on attempts (`services.jobs.lease`) ends a job that keeps killing its worker.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import time
 
 from services.worker.identity import identity_of
 
-# A process that ends sooner than this has failed at its start; then each successor waits longer, up to the longest pause.
+# A process that ends sooner counts as a failed start; repeated failed starts double the pause, up to the longest.
 _SHORT_LIFE_S = 2.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _SHORT_LIVES_AT_ONCE = (
-    3  # whoever kills workers may hit young ones too: only a row of short lives is a failing start
+    3  # an external kill may hit a young worker: only several short lives in a row count as failing starts
 )
 _PR_SET_PDEATHSIG = 1
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
@@ -34,10 +34,10 @@ _log = logging.getLogger(__name__)
 
 
 def supervise() -> str | None:
-    """Fork a working process, and another one whenever it dies, until told to stop.
+    """Fork a working process and replace it whenever it dies, until told to stop.
 
-    Returns in each working process, with the identity of the worker that it follows, or None for the first. The parent
-    never returns: it passes SIGTERM, SIGINT and SIGQUIT on and exits as the working process does.
+    Returns in each working process with the identity of its predecessor, or None in the first. The parent never returns: it
+    forwards SIGTERM, SIGINT and SIGQUIT and exits with the status of the working process.
     """
     supervisor = _Supervisor()
     return supervisor.run()
@@ -50,14 +50,14 @@ class _Supervisor:
 
     def run(self) -> str | None:
         gc.collect()
-        gc.freeze()  # what is here stays as it is, and its pages stay shared
+        gc.freeze()  # the collector then leaves these objects alone, and forks keep sharing their pages
         before = {number: signal.signal(number, self._stop) for number in _STOPS}
         predecessor: str | None = None
         short_lives = 0
         while True:
-            # nothing must come between the fork and the note of whom it made: a stop would pass the child by
+            # block signals until the child's pid is stored: a stop signal in between would miss the child
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-            if self._stopping:  # told between two workers, when there was nobody to pass it on to
+            if self._stopping:  # the signal came while there was no child to forward it to
                 sys.exit(0)
             parent = os.getpid()
             child = os.fork()
@@ -85,7 +85,7 @@ class _Supervisor:
         if self._child is not None:
             try:
                 os.kill(self._child, number)
-            except ProcessLookupError:  # it has just ended by itself
+            except ProcessLookupError:  # the child has just exited
                 return
 
     def _pause(self, short_lives: int) -> None:
@@ -101,7 +101,7 @@ def _told(code: int) -> str:
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel stop this process when its parent dies: two workers on one device would measure each other."""
+    """Have the kernel stop this process when its parent dies: two workers on one device would disturb each other's timings."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we said so
+    if os.getppid() != parent:  # the parent died before prctl took effect
         os.kill(os.getpid(), signal.SIGTERM)

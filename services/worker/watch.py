@@ -1,4 +1,4 @@
-"""The watch over one leased row: prolongs the lease, and ends the work within two seconds when it is no longer wanted."""
+"""Watches one leased row: extends the lease and stops unwanted work within two seconds."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Watch:
 
     Args:
         database: where the row is.
-        held: the lease to prolong.
-        lease_seconds: how far; it is prolonged three times in that span.
-        stop_work: kills what runs for the row. Called from the watch's thread, once.
-        give_up: ends the row when the work has not returned `GRACE_S` after `stop_work`: a worker stuck in a slow
-            HTTP answer must not keep a cancelled job from being cancelled. What it writes later is refused.
-        stopping: whether the worker gives back what it has: it shuts down, or its device is sick.
+        held: the lease to extend.
+        lease_seconds: the length of each extension; the lease is extended three times in that span.
+        stop_work: kills the row's running work. Called once, from the watch's thread.
+        give_up: ends a cancelled row if its work has not returned `GRACE_S` after `stop_work`: a worker blocked on a slow
+            HTTP response must not delay the cancellation. The database refuses the worker's later writes.
+        stopping: whether the worker must release its rows: it is shutting down, or its device is unhealthy.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Watch:
                 with self._database.read() as session:
                     reason = lease.wanted(session, self._lease)
             except SQLAlchemyError:
-                # a database that restarts must not end the job; a lease that runs out meanwhile is seen as "lost" later
+                # a database restart must not end the job; a lease that expires meanwhile shows up later as "lost"
                 _log.warning(
                     "the watch over %s could not reach the database", self._lease.row_id, exc_info=True
                 )

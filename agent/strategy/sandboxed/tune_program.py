@@ -1,11 +1,11 @@
-"""Tool program: times settings of one candidate against each other, by successive halving.
+"""Tool program: compares settings of one candidate by successive halving.
 
-It runs as `__main__` in a disposable sandboxed process whose folder holds `task.py` and `request.json` (both hold untrusted
-text) and `tuning.py` (ours). It writes `out/tuned.json`. The candidate shares the process and could write that itself: the
-answer only says which of *its own* settings to hand to the referee, which judges that one like any other candidate.
+It runs as `__main__` in a disposable sandboxed process whose folder contains `task.py` and `request.json` (both contain
+untrusted text) and `tuning.py` (trusted). It writes `out/tuned.json`. The candidate shares the process and could write that
+file itself, but the answer only selects which of *its own* settings the referee judges, like any other candidate.
 
-Each setting's file is executed once and kept. Its result is compared loosely with that of the candidate's own setting: a
-setting that computes something else is not worth timing.
+Each setting's file is executed once and kept. Its result is compared with that of the candidate's own setting, with a loose
+tolerance: a setting that computes something else is not worth timing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tuning import halve
 
 
 def stand_in() -> None:
-    """Task files import `Dim` from kernelbench_tasks, which may not be here."""
+    """Stub kernelbench_tasks if it is missing, since task files import `Dim` from it."""
     if importlib.util.find_spec("kernelbench_tasks") is not None:
         return
     module: Any = types.ModuleType("kernelbench_tasks")
@@ -56,7 +56,7 @@ def call(function: Any, dims: Mapping[str, Any]) -> Any:
 
 
 class Bench:
-    """Shapes with their inputs, and the modules of the settings that were asked for."""
+    """Shapes with their inputs, and the modules of the requested settings."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.device = request["device"]
@@ -81,7 +81,7 @@ class Bench:
         return reference, arguments, inputs
 
     def objective(self, setting: Mapping[str, Any], share: float) -> float | None:
-        """Microseconds a call, as the geometric mean over the shapes; None for a setting that does not work."""
+        """Microseconds per call, geometric mean over the shapes; None if the setting does not work."""
         key = json.dumps(setting, sort_keys=True)
         if key not in self.modules:
             try:
@@ -111,16 +111,14 @@ class Bench:
             results.append(module(*inputs))
             modules.append(module)
         if self.expected is None:
-            self.expected = (
-                results  # the candidate's own setting comes first, and the referee has accepted it
-            )
+            self.expected = results  # the candidate's own setting comes first; the referee has accepted it
         torch.testing.assert_close(results, self.expected, rtol=2e-2, atol=2e-2, equal_nan=True)
         return modules
 
     def timed(self, module: Any, inputs: list[Any], share: float) -> float:
-        """Median microseconds a call over a share of the full length; of one sample where that takes longer already."""
+        """Median microseconds per call over a share of the full length; takes at least one sample, even a longer one."""
         length_s = share * self.full_s
-        calls = max(1, round(1e-4 / max(self.sample(module, inputs, 1), 1e-7)))  # samples of 0.1 ms at least
+        calls = max(1, round(1e-4 / max(self.sample(module, inputs, 1), 1e-7)))  # samples of 0.1 ms or longer
         samples: list[float] = []
         spent_s = 0.0
         while not samples or spent_s < length_s:
@@ -130,7 +128,7 @@ class Bench:
         return 1e6 * statistics.median(samples)
 
     def sample(self, module: Any, inputs: list[Any], calls: int) -> float:
-        """Seconds for some calls; on a GPU by the device's own clock."""
+        """Seconds for `calls` calls; on a GPU, measured with CUDA events."""
         if self.device == "cuda":
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()

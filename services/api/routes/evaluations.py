@@ -1,4 +1,4 @@
-"""The referee by itself: a task and a candidate in, a verdict out."""
+"""Direct use of the referee: a task and a candidate in, a verdict out."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from services.settings import Settings
 
 router = APIRouter(tags=["evaluate"])
 LONGEST_WAIT_S = 60
-# Who waits asks the database again and again. It begins with the shorter span, and no more than so many wait at a time:
-# others get 202 at once, which a preference allows.
+# A waiting request polls the database, starting at the shorter interval. At most _MOST_WAITING requests wait at a time; others
+# get 202 at once, which the Prefer header allows.
 _LOOK_EVERY_S, _LOOK_SELDOM_S = 0.1, 1.0
 _MOST_WAITING = 100
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*(\d{1,6})")
@@ -80,7 +80,7 @@ def cancel_evaluation(evaluation_id: str, database: DatabaseDep) -> EvaluationVi
 
 
 async def _judged(database: Database, view: EvaluationView, seconds: float) -> EvaluationView:
-    """The evaluation once it has ended, or as it is after so long."""
+    """Wait until the evaluation ends, for at most `seconds`, and return its latest view."""
     deadline, pause_s = time.monotonic() + seconds, _LOOK_EVERY_S
     while view.state not in FINAL_STATES and time.monotonic() < deadline:
         await asyncio.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))

@@ -1,4 +1,4 @@
-"""What happened to a job: the stored log, as a page of a list or as a stream that resumes."""
+"""A job's event log, as pages or as a resumable stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ router = APIRouter(tags=["jobs"])
 _log = logging.getLogger(__name__)
 _PING_EVERY_S = 25.0
 _RECONNECT_AFTER_MS = 1000
-_KEY_ASKED_EVERY_S = 2.5  # an answer is kept as long: within 5 s the stream has ended
+_KEY_ASKED_EVERY_S = 2.5  # results are cached as long, so a stream ends within 5 s of its key
 _MOST_AT_ONCE = 500
 _EVENT_ID = re.compile(r"[0-9]{1,18}")
 
@@ -82,7 +82,7 @@ def _page(database: Database, job_id: str, after: int, limit: int) -> Page[Event
 def _look(database: Database, job_id: str, after: int) -> tuple[list[EventView], bool]:
     with database.read() as session:
         read.job_row(session, job_id)
-        # asked first: an event that comes between the two questions is then seen in the next round
+        # Query this first: if an event arrives between the two queries, the next round sees it.
         settled = read.is_settled(session, job_id)
         return read.list_events(session, job_id, after, _MOST_AT_ONCE), settled
 
@@ -104,9 +104,9 @@ async def _stream(
             if key_id is not None and time.monotonic() >= ask_at:
                 ask_at = time.monotonic() + _KEY_ASKED_EVERY_S
                 if not await streams.key_is_valid(key_id):
-                    return  # revoked or expired meanwhile
+                    return  # revoked or expired in the meantime
             if looks:
-                watcher.woken.clear()  # first: what comes while this looks wakes it again
+                watcher.woken.clear()  # before reading, so an event that arrives during the read wakes the stream again
                 try:
                     found, settled = await run_in_threadpool(_look, database, job_id, watcher.seen)
                 except SQLAlchemyError as error:
@@ -129,7 +129,7 @@ async def _stream(
 
 
 async def _woken(watcher: Watcher, seconds: float) -> bool:
-    """Whether there is something to look at, asked for so long."""
+    """Wait at most `seconds` for the watcher; return whether it was woken."""
     try:
         await asyncio.wait_for(watcher.woken.wait(), seconds)
     except TimeoutError:

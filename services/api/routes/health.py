@@ -1,4 +1,4 @@
-"""Is it alive, can it do its work, and how does it do?"""
+"""Liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def readyz(
 
 
 def readiness(database: Database, celery: Celery, settings: Settings) -> dict[str, Any]:
-    """What GET /readyz answers."""
+    """Return the body of GET /readyz."""
     workers = _alive(database)
     checks = {
         "database": _database(database),
@@ -76,7 +76,7 @@ def _database(database: Database) -> dict[str, Any]:
 
 def _folder(settings: Settings) -> dict[str, Any]:
     folder = settings.data_dir.expanduser()
-    problem = folder_problem(folder) if folder.exists() else None  # beside PostgreSQL none is needed
+    problem = folder_problem(folder) if folder.exists() else None  # not needed with PostgreSQL
     return {"ok": True} if problem is None else {"ok": False, "problem": problem}
 
 
@@ -86,13 +86,13 @@ def _broker(celery: Celery, settings: Settings) -> dict[str, Any]:
     try:
         with celery.connection_for_write() as connection:
             connection.ensure_connection(max_retries=1, timeout=2, interval_start=0)
-    except Exception as error:  # noqa: BLE001 - every transport raises its own kind, and all mean the same here
+    except Exception as error:  # noqa: BLE001 - each transport raises its own types, and all mean the same here
         return {"ok": False, "problem": type(error).__name__}
     return {"ok": True, "kind": settings.broker_url.partition(":")[0]}
 
 
 def _alive(database: Database) -> Sequence[Worker] | str:
-    """Rows of the workers that are alive, or why they are not known."""
+    """Return the rows of live workers, or why the database cannot provide them."""
     try:
         with database.read() as session:
             return observed.alive(session)

@@ -1,4 +1,4 @@
-"""Jobs: make, list, look at, cancel, fetch."""
+"""Jobs: create, list, show, cancel, fetch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def optimize(
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
     """Start a job: a reference module in, a faster one with evidence out. Follow `urls.events` or `urls.self`."""
-    # held, or the session would ask for it again
+    # Keep a reference to the row, or the session would query it again.
     made = submit.make_job(session, body, settings, idempotency_key)
     response.headers["Location"] = f"/jobs/{made.id}"
     return read.get_job(session, made.id)

@@ -1,4 +1,4 @@
-"""Keys and the audit log, for callers of scope admin. The first key is made on the service's machine, by `kernelwright keys create`."""
+"""Keys and the audit log, for scope admin. `kernelwright keys create` creates the first key, on the service's machine."""
 
 from __future__ import annotations
 

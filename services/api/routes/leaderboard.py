@@ -1,4 +1,4 @@
-"""The global leaderboard. What ranks is decided by `services.leaderboard.eligibility` alone."""
+"""The global leaderboard. Only `services.leaderboard.eligibility` decides which jobs rank."""
 
 from __future__ import annotations
 

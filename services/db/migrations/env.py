@@ -1,4 +1,4 @@
-"""Alembic's entry point: one transaction, under a lock, on the database that the settings name."""
+"""Alembic's entry point: runs migrations in one transaction, under a lock, on the configured database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOCK = 0x6B65726E  # any number, the same in every process
 
 
 def run() -> None:
-    """Run the migrations that are missing."""
+    """Run the missing migrations."""
     bound: Database = context.config.attributes.get("database") or database(get_settings().database)
     with bound.write() as session:
         connection = session.connection()

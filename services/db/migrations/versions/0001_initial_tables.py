@@ -1,4 +1,4 @@
-"""The tables of services/db/models.py as they were at first."""
+"""The initial tables of services/db/models.py."""
 
 from __future__ import annotations
 

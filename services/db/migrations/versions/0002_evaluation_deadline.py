@@ -1,4 +1,4 @@
-"""How long an evaluation may take.
+"""Add a deadline to evaluations.
 
 Revision ID: 0002
 Revises: 0001
@@ -16,12 +16,12 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Evaluations stored before this one keep the default that was in force."""
+    """Add the column; existing evaluations keep the earlier default of 900 s."""
     with op.batch_alter_table("evaluations") as table:
         table.add_column(sa.Column("deadline_s", sa.Double(), nullable=False, server_default="900"))
 
 
 def downgrade() -> None:
-    """Back to one deadline for all."""
+    """Drop the column; all evaluations share one deadline again."""
     with op.batch_alter_table("evaluations") as table:
         table.drop_column("deadline_s")

@@ -1,4 +1,4 @@
-"""The speedup weighted by the user's own traffic, beside the plain one.
+"""Add the speedup weighted by the user's traffic, next to the unweighted one.
 
 Revision ID: 0003
 Revises: 0002
@@ -18,14 +18,14 @@ _COLUMNS = ("traffic_speedup", "traffic_low", "traffic_high")
 
 
 def upgrade() -> None:
-    """Verdicts stored before this one have the figure in their body alone."""
+    """Add the columns; existing verdicts have the figure only in their body."""
     with op.batch_alter_table("verdicts") as table:
         for name in _COLUMNS:
             table.add_column(sa.Column(name, sa.Float(), nullable=True))
 
 
 def downgrade() -> None:
-    """Back to the plain figure alone."""
+    """Drop the columns; only the unweighted figure remains."""
     with op.batch_alter_table("verdicts") as table:
         for name in _COLUMNS:
             table.drop_column(name)

@@ -18,7 +18,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Empty at first: jobs that ended before this one leave nothing."""
+    """Create the table empty: jobs that ended before this migration have no entries."""
     op.create_table(
         "memory",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
@@ -41,7 +41,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget everything."""
+    """Drop the table and all lessons in it."""
     with op.batch_alter_table("memory", schema=None) as batch_op:
         batch_op.drop_index("memory_of_owner")
 

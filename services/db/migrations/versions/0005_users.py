@@ -1,4 +1,4 @@
-"""Users, their keys, what they own and use, and the audit log.
+"""Add users, keys, ownership, usage, and the audit log.
 
 Revision ID: 0005
 Revises: 0004
@@ -21,7 +21,7 @@ _OWNED = ("jobs", "evaluations")
 
 
 def upgrade() -> None:
-    """What was made before belongs to nobody: without keys everybody sees it, with keys those of scope admin."""
+    """Add the tables. Existing rows get no owner: all callers see them without keys, and only scope admin once keys exist."""
     op.create_table(
         "users",
         sa.Column("id", sa.String(length=32), nullable=False),
@@ -84,7 +84,7 @@ def upgrade() -> None:
         sa.Column("detail", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
-    # Never by batch_alter_table, here and below: it would drop the old table of jobs, and with it all that refers to jobs.
+    # Never use batch_alter_table here or below: it would drop the old jobs table and every row that refers to jobs.
     for table in _OWNED:
         op.add_column(table, sa.Column("owner_id", sa.String(length=32), nullable=True))
         op.create_index(f"{table}_of_owner", table, ["owner_id", "id"])
@@ -104,7 +104,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Users and keys go; so do idempotency keys of users, of which one may be another's as well."""
+    """Drop users and keys, and users' idempotency keys, which are not unique without the owner."""
     op.rename_table("idempotency_keys", "later_idempotency_keys")
     op.create_table(
         "idempotency_keys",

@@ -1,4 +1,4 @@
-"""The global leaderboard, and what lists of jobs and candidates are drawn from.
+"""Add the global leaderboard, and columns for lists of jobs and candidates.
 
 Revision ID: 0006
 Revises: 0005
@@ -26,7 +26,7 @@ _ADDED: dict[str, tuple[str, Any]] = {
 
 
 def upgrade() -> None:
-    """Boards are empty at first. What rows of earlier jobs lack is worked out when it is read."""
+    """Create empty boards. Readers compute the values that existing rows lack in the new columns."""
     op.create_table(
         "leaderboards",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
@@ -87,12 +87,12 @@ def upgrade() -> None:
     op.create_index("ix_leaderboard_firsts_entry_id", "leaderboard_firsts", ["entry_id"])
     op.create_index("candidates_in_order", "candidates", ["job_id", "number"])
     for table, (name, kind) in _ADDED.items():
-        # Not in batch mode: SQLite would copy the table, and its rows are the large ones.
+        # Not in batch mode: SQLite would copy the table, and these rows are large.
         op.add_column(table, sa.Column(name, kind, nullable=True))
 
 
 def downgrade() -> None:
-    """The boards go; everything else is as it was."""
+    """Drop the boards and the added columns; everything else stays."""
     op.drop_index("candidates_in_order", table_name="candidates")
     for table, (name, _) in _ADDED.items():
         op.drop_column(table, name)

@@ -1,4 +1,4 @@
-"""Whose turn it is: priorities of rows, and when each user was last served.
+"""Add priorities, and the time at which each user was last served.
 
 Revision ID: 0007
 Revises: 0006
@@ -18,9 +18,9 @@ _LEASED = ("jobs", "evaluations")
 
 
 def upgrade() -> None:
-    """What waits keeps its place: all of it has the priority that a request without one has."""
+    """Add the columns and the table. Waiting rows keep their order: all get the default priority."""
     for table in _LEASED:
-        # Not in batch mode: SQLite would copy the table, and drop what refers to it.
+        # Not in batch mode: SQLite would copy the table and drop the rows that refer to it.
         op.add_column(table, sa.Column("priority", sa.Integer(), nullable=False, server_default="0"))
         op.create_index(f"{table}_by_turn", table, ["state", "device", "owner_id", "priority", "id"])
     op.create_table(
@@ -34,7 +34,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """What waits is served by age again."""
+    """Drop them; waiting rows are served by age again."""
     op.drop_table("turns")
     for table in _LEASED:
         op.drop_index(f"{table}_by_turn", table)

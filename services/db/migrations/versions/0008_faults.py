@@ -1,4 +1,4 @@
-"""Faults of ours are counted apart from workers that died.
+"""Count internal faults separately from workers that died.
 
 Revision ID: 0008
 Revises: 0007
@@ -18,14 +18,14 @@ _LEASED = ("jobs", "evaluations")
 
 
 def upgrade() -> None:
-    """Which of the attempts so far were faults is not known: none."""
+    """Add the column with 0: it is unknown which earlier attempts were faults."""
     for table in _LEASED:
-        # Not in batch mode: SQLite would copy the table, and drop what refers to it.
+        # Not in batch mode: SQLite would copy the table and drop the rows that refer to it.
         op.add_column(table, sa.Column("faults", sa.Integer(), nullable=False, server_default="0"))
 
 
 def downgrade() -> None:
-    """One number counts both again."""
+    """Merge both counts into one."""
     for table in _LEASED:
         rows = sa.table(table, sa.column("stalled_attempts"), sa.column("faults"))
         op.execute(sa.update(rows).values(stalled_attempts=rows.c.stalled_attempts + rows.c.faults))

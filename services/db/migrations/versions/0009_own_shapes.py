@@ -1,4 +1,4 @@
-"""An evaluation may name the shapes at which it is judged.
+"""Add own shapes to evaluations.
 
 Revision ID: 0009
 Revises: 0008
@@ -16,13 +16,13 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Those so far were judged at sampled ones."""
-    # Not in batch mode: SQLite would copy the table, and drop what refers to it.
+    """Add the column; existing evaluations use sampled shapes."""
+    # Not in batch mode: SQLite would copy the table and drop the rows that refer to it.
     op.add_column("evaluations", sa.Column("shapes", sa.JSON(none_as_null=True), nullable=True))
 
 
 def downgrade() -> None:
-    """What still waits would be judged at sampled ones, and whoever asked would not know: it ends."""
+    """Fail unfinished evaluations with own shapes, which would otherwise be judged at sampled ones without notice."""
     op.execute(
         "UPDATE evaluations SET state = 'failed', reason = 'this version of the service cannot judge at own shapes', "
         "finished_at = CURRENT_TIMESTAMP WHERE shapes IS NOT NULL AND state IN ('queued', 'running')"
