@@ -1,4 +1,4 @@
-"""One time that a step's candidates are asked about: turns among the evaluators, and whether these seem to be gone."""
+"""One attempt to judge a step's candidates: limits concurrency and detects that the evaluators are gone."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import asyncio
 from rl.config import FleetPart
 from rl.judges import Unjudged
 
-#: Questions to judges under way: fewer than threads that asyncio has on the smallest machine, so that none waits for a thread.
+#: Concurrent questions to judges: fewer than asyncio's threads on the smallest machine, so none waits for a thread.
 _LOOKS_AT_ONCE = 4
 
 
 class Attempt:
-    """What candidates of a step have in common while they are asked about.
+    """State shared by the candidates of a step during one attempt.
 
     Args:
-        settings: of the fleet.
-        number: from 1; each begins with another candidate, so that one that ends evaluators is not always the first.
+        settings: the fleet's settings.
+        number: the attempt's number, from 1. Each attempt starts with another candidate, since one that crashes evaluators should
+            not always come first.
     """
 
     def __init__(self, settings: FleetPart, number: int) -> None:
@@ -24,7 +25,7 @@ class Attempt:
         self.turn = asyncio.Semaphore(settings.width)
         self.looks = asyncio.Semaphore(_LOOKS_AT_ONCE)
         self.gone = ""
-        #: Reasons that are no answer of anybody, and those of them that say that nobody was there.
+        #: Reasons that mean no evaluator answered; `lost` holds those that mean no evaluator was there.
         self.silences: set[str] = set()
         self.lost: set[str] = set()
         self._in_a_row: list[str] = []
@@ -32,12 +33,12 @@ class Attempt:
         self._enough = settings.tries * settings.width
 
     def silent(self, why: str) -> str:
-        """The same reason, which is none that anybody has given."""
+        """Record a reason that means no evaluator answered, and return it."""
         self.silences.add(why)
         return why
 
     def in_turn(self, candidates: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """The order in which candidates are asked about."""
+        """The order in which candidates are judged."""
         self._count = len(candidates)
         begin = (self._number - 1) % max(self._count, 1)
         return candidates[begin:] + candidates[:begin]
@@ -46,8 +47,10 @@ class Attempt:
         self._in_a_row.clear()
 
     def failed(self, error: Unjudged, candidate: str) -> None:
-        """After as many failures in a row as all evaluators together may have, nobody else is asked in this step; not of one candidate
-        alone, which may be what ends them."""
+        """Record a failure; after `tries * width` in a row, mark the evaluators as gone and stop asking them in this attempt.
+
+        Failures of one candidate do not suffice unless it is the only one, since it may be what crashes the evaluators.
+        """
         if error.late:
             self.silent(str(error))
         if not error.gone:

@@ -1,11 +1,11 @@
-"""What a sample is worth to whoever will take the best of several: a way to pay a policy that is asked for k candidates of which one counts.
+"""Best-of-k rewards: what a sample adds if the policy is asked for k candidates and only the best one counts.
 
-GRPO pays each sample as if it were the only one, which rewards writing whatever is good in the mean. Here it is paid for what it adds to k - 1
-others of its own group, in the mean over all choices of these others: the more of the group is as good as a sample, the less it adds. As
-they are, these gains follow the gradient of the expected best of k without bias (Walder and Karkhanis, arXiv 2505.15201, with continuous
-rewards). Less the mean of a group of n, as GRPO compares them, they follow (n / k - 1) times the gradient of the best of k plus that of the
-best of k - 1: so k should be well below n, and at k = n = 2 nothing is changed. Divided by a group's standard deviation they follow
-neither, and a lead of a hundredth counts as much as one of 1.
+GRPO rewards each sample as if it were the only one, which favors answers that are good on average. Here the reward is what a sample
+adds to k - 1 others of its group, averaged over all choices of the others: the more of the group is as good, the less a sample adds.
+Unnormalized, these gains are an unbiased estimate of the gradient of the expected best of k (Walder and Karkhanis, arXiv 2505.15201,
+with continuous rewards). With the mean of a group of n subtracted, as in GRPO, they follow (n / k - 1) times the gradient of the best
+of k plus the gradient of the best of k - 1: k should be well below n, and k = n = 2 changes nothing. Divided by the group's standard
+deviation they follow neither, and a lead of 0.01 counts as much as a lead of 1.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from math import comb
 
 
 def gains_on_best(scores: Sequence[float | None], k: int) -> list[float | None]:
-    """By how much each score raises the best of k - 1 others, in the mean over all choices of these others.
+    """The amount by which each score raises the best of k - 1 others, averaged over all choices of the others.
 
     Args:
-        scores: of one group, in any unit; None for what could not be judged, which is nobody's other and stays None.
-        k: candidates that will be asked for; 1 leaves scores as they are. A group with fewer scores than k is compared whole.
+        scores: scores of one group, in any unit; None for samples without a verdict, which are ignored and stay None.
+        k: number of candidates that will be requested; 1 leaves scores unchanged. A group with fewer than k scores is used whole.
 
     Returns:
-        Gains of at least 0, in the unit of the scores; the scores themselves where k, or what is known of the group, is 1.
+        Gains of at least 0, in the unit of the scores; the scores themselves if k or the number of known scores is 1.
 
     Raises:
         ValueError: k is below 1.
@@ -33,7 +33,7 @@ def gains_on_best(scores: Sequence[float | None], k: int) -> list[float | None]:
     count = min(k, len(known)) - 1
     if count < 1:
         return list(scores)
-    # Ways to choose the others so that the one at a place of their order is the highest of them: those below it fill up.
+    # For each position in the sorted others: the number of choices in which that one is the highest.
     ways = [comb(place, count - 1) for place in range(len(known) - 1)]
     every = comb(len(known) - 1, count)
     ordered = sorted(known)

@@ -1,7 +1,7 @@
-"""Folders of runs: whose they are, which checkpoints in them are whole, and what belongs to one besides the trainer's own files.
+"""Run folders: ownership, detection of complete checkpoints, and the state stored besides the trainer's own files.
 
-The trainer writes `checkpoint-N/` file by file. It counts once `run.json` stands in it, which is written last and names every file with
-its size: a checkpoint that a killed process or a full disk left half-way is no checkpoint, and is removed when the run goes on.
+The trainer writes `checkpoint-N/` file by file. A checkpoint is complete once it has `run.json`, which is written last and lists every
+file with its size. An incomplete checkpoint, left by a killed process or a full disk, is ignored and removed when the run resumes.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ FINAL = "checkpoint"
 BASE = "base"
 _CONFIG = "config.json"
 _SCHEMA = "kernelwright.checkpoint/1"
-#: What may change between the two halves of a run: none of it enters a draw or a gradient.
+#: Settings that may change when a run resumes, since none of them affects a draw or a gradient.
 _FREE = ("output", "steps", "save_every", "fleet", "micro_batch", "judge")
-#: Except these of the fleet: what kept verdicts are about, and what prompts name.
+#: Settings of the fleet that must not change: stored verdicts depend on them, and prompts name them.
 _OF_THE_FLEET = ("device", "shapes")
-#: And of the judge which one it is; where it is asked may change.
+#: The judge's model must not change; its address may.
 _OF_THE_JUDGE = ("model",)
-#: And of rounds how long they are: each begins where those before it have ended.
+#: For `selfsup`, the steps must not change either: they set where each round begins.
 _OF_ROUNDS = ("steps",)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint.
+    """A complete checkpoint.
 
     Attributes:
         path: its folder.
         step: optimizer steps done.
-        record: what `seal` was given: where databases stood.
+        record: the record given to `seal`, such as the positions of databases.
     """
 
     path: Path
@@ -54,10 +54,10 @@ class Checkpoint:
 
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Have a run's folder alone, as long as the block runs.
+    """Lock a run's folder for the duration of the block.
 
     Raises:
-        CheckpointError: another process trains in it, or it cannot be made.
+        CheckpointError: another process holds the lock, or the folder cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,15 +76,15 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 def claim(stage: Stage, *, resume: bool) -> None:
-    """Say what a folder's run is, or that this is the run whose folder it is.
+    """Record the stage's settings in its folder, or check that they match the run already there.
 
     Raises:
-        CheckpointError: there is a run in it and `resume` is off, or it is a run with other settings.
+        CheckpointError: the folder holds a run and `resume` is off, or holds a run with other or missing settings.
     """
     path = stage.output / _CONFIG
     wanted = stage.model_dump(mode="json")
     if not _begun(stage.output):
-        # Verdicts that it has are true in any run; what it made for other settings is not.
+        # Keep verdicts, which are valid in any run; drop a fresh model that may come from other settings.
         shutil.rmtree(stage.output / BASE, ignore_errors=True)
     elif not path.exists():
         raise CheckpointError(
@@ -105,20 +105,20 @@ def claim(stage: Stage, *, resume: bool) -> None:
 
 
 def _begun(folder: Path) -> bool:
-    """Whether there is anything in a folder that another run would lose."""
+    """Whether a folder holds results that another run would destroy."""
     figures = folder / "metrics.jsonl"
     made = [*folder.glob("checkpoint*"), *folder.glob("round-*")]
     return bool(made) or (figures.exists() and figures.stat().st_size > 0)
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """The whole checkpoint with the most steps; None without any."""
+    """The complete checkpoint with the most steps, or None."""
     found = [one for path in folder.glob("checkpoint-*") if (one := whole(path)) is not None]
     return max(found, key=lambda one: one.step, default=None)
 
 
 def whole(path: Path) -> Checkpoint | None:
-    """The checkpoint in a folder, None where it is none or only a part of one."""
+    """The checkpoint in a folder, or None if it is missing or incomplete."""
     try:
         seal = read_json(path / SEAL)
         for name, size in seal["files"].items():
@@ -130,7 +130,7 @@ def whole(path: Path) -> Checkpoint | None:
 
 
 def clear_after(folder: Path, kept: Checkpoint | None) -> None:
-    """Remove what came after a checkpoint, and what is only a part of one."""
+    """Remove incomplete checkpoints and those later than `kept`."""
     for path in folder.glob("checkpoint-*"):
         one = whole(path)
         if one is None or kept is None or one.step > kept.step:
@@ -138,10 +138,10 @@ def clear_after(folder: Path, kept: Checkpoint | None) -> None:
 
 
 def seal(path: Path, step: int, record: Mapping[str, Any]) -> None:
-    """Make a checkpoint count: all of its files are on the disk, and are named with their sizes.
+    """Mark a checkpoint as complete: flush its files to disk and list them with their sizes.
 
     Raises:
-        CheckpointError: the disk is full or broken; the folder is removed, and those before it are as they were.
+        CheckpointError: the disk is full or broken; the folder is removed, and earlier checkpoints are unchanged.
     """
     try:
         files = {}
@@ -157,7 +157,7 @@ def seal(path: Path, step: int, record: Mapping[str, Any]) -> None:
 
 
 def unwritable(path: Path, error: BaseException) -> CheckpointError:
-    """What is said of a checkpoint that could not be written; its part is removed, which makes room."""
+    """The error for a checkpoint that could not be written; also removes its partial folder to free space."""
     shutil.rmtree(path, ignore_errors=True)
     before = newest(path.parent)
     kept = f"the one of step {before.step} is whole" if before else "there is none before it"
@@ -177,10 +177,10 @@ def _room(folder: Path) -> str:
 
 @contextmanager
 def replaced(folder: Path) -> Iterator[Path]:
-    """A folder to write into that takes the place of `folder`, sealed, when the block ends well.
+    """Yield a temporary folder that is sealed and replaces `folder` if the block succeeds.
 
     Raises:
-        CheckpointError: the disk is full; what was there before is still there.
+        CheckpointError: the disk is full; the previous folder is still there.
     """
     beside = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
@@ -193,15 +193,15 @@ def replaced(folder: Path) -> Iterator[Path]:
     except CheckpointError:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    except Exception as error:  # a full disk has many names: OSError, torch's RuntimeError, safetensors' own
+    except Exception as error:  # a full disk raises OSError, torch's RuntimeError or safetensors' own error
         raise unwritable(beside, error) from error
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a file whole: it is the old one or the new one, whatever happens meanwhile.
+    """Write a JSON file atomically.
 
     Raises:
-        CheckpointError: the disk is full or broken; what was there is still there.
+        CheckpointError: the disk is full or broken; the previous file is still there.
     """
     try:
         with replacing(path) as file:
@@ -211,7 +211,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What a file of `write_json` says.
+    """Read a file written by `write_json`.
 
     Raises:
         CheckpointError: it cannot be read, or is damaged.
@@ -228,7 +228,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _with_defaults(stage: Stage, known: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A run's settings with the defaults of those that there were not when it began; as they are where they make no sense now."""
+    """A run's settings with defaults for settings added since it began; unchanged if they are no longer valid."""
     try:
         return type(stage).model_validate(dict(known)).model_dump(mode="json")
     except ValidationError:

@@ -1,6 +1,6 @@
-"""What can be said of two policies that did the same tasks with the same seeds: figures, ratios with intervals, the best files.
+"""Compares two policies on the same tasks and seeds: metrics, ratios with intervals, and the best files.
 
-Pure functions. Intervals resample seeds and tasks (`rl.intervals`), 95 %.
+All functions are pure. The 95 % intervals resample seeds and tasks (`rl.intervals`).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 
 from rl.intervals import Interval, mean_of, ratio_of_means
 
-#: In a geometric mean a task without any success counts as this.
+#: Value of a task without any success in a geometric mean.
 _LEAST = 1e-2
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a policy did at a task with a seed.
+    """A policy's results for one task and seed.
 
     Attributes:
-        mean: over the first answers, failures as 0.
-        best: of what was judged.
-        judged: how many different candidates that is.
-        written: how many answers it took.
-        missing: answers that nobody judged; they are in no figure.
+        mean: mean over the first answers, with failures as 0.
+        best: best of the judged answers.
+        judged: number of distinct candidates judged.
+        written: number of answers sampled for them.
+        missing: number of answers without a verdict; no metric includes them.
         shown: the file of the best answer, for people.
     """
 
@@ -46,14 +46,14 @@ class Cell:
 
 
 def compared(before: Sequence[Cell], after: Sequence[Cell]) -> dict[str, Any]:
-    """Figures of both, and what can be said of their difference.
+    """Metrics of both policies, and their ratios with intervals.
 
     Args:
-        before: cells of the first policy, every task with every seed.
-        after: of the second, the same ones.
+        before: cells of the first policy, for every task and seed.
+        after: cells of the second policy, for the same tasks and seeds.
 
     Raises:
-        ValueError: they are not of the same tasks and seeds.
+        ValueError: their tasks and seeds differ.
     """
     tasks = sorted({cell.task for cell in before})
     ratios = {}
@@ -83,10 +83,10 @@ def compared(before: Sequence[Cell], after: Sequence[Cell]) -> dict[str, Any]:
 
 
 def grid(cells: Sequence[Cell], measure: str) -> NDArray[np.float64]:
-    """[seeds, tasks] of a measure, both sorted.
+    """A measure as an array [seeds, tasks], both axes sorted.
 
     Raises:
-        ValueError: a cell is missing, or there twice.
+        ValueError: a cell is missing or duplicated.
     """
     found = {(cell.seed, cell.task): float(getattr(cell, measure)) for cell in cells}
     seeds, tasks = sorted({cell.seed for cell in cells}), sorted({cell.task for cell in cells})
@@ -96,7 +96,7 @@ def grid(cells: Sequence[Cell], measure: str) -> NDArray[np.float64]:
 
 
 def figures(cells: Sequence[Cell]) -> dict[str, Any]:
-    """Of one policy: what its samples and its best reach, and what keeps an arithmetic mean honest."""
+    """Metrics of one policy: its samples, its best answers, and figures that put the arithmetic mean in context."""
     best = grid(cells, "best")
     judged = sum(cell.judged for cell in cells)
     return {
@@ -113,7 +113,7 @@ def figures(cells: Sequence[Cell]) -> dict[str, Any]:
 
 
 def word_of(ratio: Interval | None) -> str:
-    """gain, loss, unknown; or `no success before`, where a ratio would be one to nothing."""
+    """`gain`, `loss` or `unknown`; or `no success before`, if there is no ratio because the denominator is zero."""
     if ratio is None:
         return "no success before"
     return "gain" if ratio.low > 1 else "loss" if ratio.high < 1 else "unknown"

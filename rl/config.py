@@ -1,7 +1,7 @@
-"""What a run does, read from YAML: one file a stage, or a file that lists the stages' files in their order.
+"""A run's settings, read from YAML: one file per stage, or a file that lists the stages' files in order.
 
-Whatever is left out has the default that stands here, so a config shows what is particular about a run. A wrong setting is one
-sentence that names it, what it may be, and the nearest name there is.
+Settings left out have the defaults defined here, so a config shows only what is specific to a run. The error for a wrong setting is
+one sentence that names the setting, its legal values and the closest known name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN_CHARACTERS = 60
 
 
 def _address(value: str) -> str:
-    """A server's, without a password in it."""
+    """A server's address, without a password in it."""
     try:
         parts = urlsplit(value)
         named = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -43,7 +43,7 @@ def _address(value: str) -> str:
 
 
 def _number(value: Any) -> Any:
-    """YAML's `yes` is no 1."""
+    """Refuse booleans as numbers: YAML's `yes` is not 1."""
     if isinstance(value, bool):
         raise ValueError("must be a number")
     return value
@@ -353,16 +353,16 @@ _STAGES: dict[str, type[SftStage] | type[SelfsupStage] | type[ContrastiveStage]]
 
 
 def load(path: Path, settings: Sequence[str] = ()) -> tuple[AnyStage, ...]:
-    """The stages of a file in their order: its own one, or those of the files that its `pipeline` lists.
+    """Load the stages of a file in order: its own stage, or those of the files in its `pipeline`.
 
-    Paths in a `pipeline` are relative to the file; those in a stage are as they stand, from where the program runs.
+    Paths in a `pipeline` are relative to the file; paths in a stage are relative to the working directory.
 
     Args:
         path: the file.
-        settings: from a command line, instead of what the files say, see `rl.overrides`.
+        settings: command-line settings that override the files, see `rl.overrides`.
 
     Raises:
-        ConfigError: in one sentence.
+        ConfigError: a setting or file is wrong; the message is one sentence.
     """
     document = read_settings(path)
     if "pipeline" not in document:
@@ -383,14 +383,14 @@ def _last_word(documents: Mapping[str, dict[str, Any]], settings: Sequence[str])
 
 
 def parse(document: Mapping[str, Any], where: str) -> AnyStage:
-    """One stage.
+    """Parse one stage.
 
     Args:
-        document: what the YAML says.
-        where: begins the sentence of an error.
+        document: the parsed YAML.
+        where: prefix for the error message.
 
     Raises:
-        ConfigError: in one sentence.
+        ConfigError: a setting is wrong; the message is one sentence.
     """
     stage = document.get("stage")
     if not isinstance(stage, str) or stage not in _STAGES:
@@ -404,7 +404,7 @@ def parse(document: Mapping[str, Any], where: str) -> AnyStage:
 
 
 def _sentence(kind: type[Part], error: ValidationError) -> str:
-    # An unknown name is told first: the setting that is missed may be the one that is misspelled.
+    # Report an unknown name first: a missing setting may be a misspelled one.
     first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     place = ".".join(str(step) for step in first["loc"])
     if first["type"] == "extra_forbidden":
@@ -416,7 +416,7 @@ def _sentence(kind: type[Part], error: ValidationError) -> str:
     said = str(first["msg"]).removeprefix("Value error, ")
     if said.startswith("has "):
         return f"`{place}` {said}" if place else f"the stage {said}"
-    # pydantic's own words, as the end of a sentence: "Input should be less than 1"
+    # Turn pydantic's message, such as "Input should be less than 1", into the end of a sentence.
     rule = said.removeprefix("Input ").removeprefix("should ").removeprefix("must ")
     return f"`{place}` is {_shown(first['input'])}; it must {rule}"
 

@@ -1,12 +1,12 @@
-"""Whether data to train on holds the tasks that the model will be evaluated on.
+"""Detects evaluation tasks in training data.
 
-Two modules are the same here when their normal forms share nearly all token triples: what `Model` reaches is compared, with locals
-renamed and without comments, shapes and inputs, so neither another file name nor other sizes hide a copy. They are compared as they
-are written, and once more by their operations (`rl.formulas`).
+Two modules count as the same if their normal forms share nearly all token triples. The normal form covers the code that `Model`
+reaches, with locals renamed and without comments, shapes and inputs, so another file name or other sizes cannot hide a copy. Modules
+are compared as written, and again by their operations (`rl.formulas`).
 
-Texts alone are compared and nothing is run: `F.softmax(x, -1)`, `x.softmax(dim=-1)` and `nn.Softmax(-1)(x)` are seen to be one, but not
-an operation written out by hand (`e = exp(x - max)`, `e / sum(e)`), `dim=1` for `dim=-1`, or a weight as an argument;
-`rl.data build` compares what modules compute, too (`rl.data.meaning`).
+Only texts are compared; nothing is run. The comparison recognizes `F.softmax(x, -1)`, `x.softmax(dim=-1)` and `nn.Softmax(-1)(x)` as
+equal, but not an operation written out by hand (`e = exp(x - max)`, `e / sum(e)`), `dim=1` for `dim=-1`, or a weight passed as an
+argument; `rl.data build` also compares what modules compute (`rl.data.meaning`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from agent.strategy.novelty import likeness
 from rl.errors import RLError
 from rl.formulas import formula
 
-#: From this share on two modules are one. As written (token triples) two tasks of the catalogue that differ in one operation share up
-#: to 0.86, by operations up to 0.65: rather a row too many is left out than one too few.
+#: Modules that share at least this much are the same. Two catalog tasks that differ in one operation share up to 0.86 as written
+#: (token triples) and up to 0.65 by operations: the limit prefers to drop a row too many rather than keep a copy.
 SAME = 0.8
 _MODEL = re.compile(r"\bModel\b")
 _NAMED = 5
@@ -35,12 +35,12 @@ _Formula = Counter[tuple[str, ...]]
 
 
 class ContaminatedError(RLError):
-    """A data set holds modules that the model is evaluated on."""
+    """A data set contains modules that the model is evaluated on."""
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """A row of a data set and the evaluation task that it is like."""
+    """A row of a data set and the evaluation task that it resembles."""
 
     row: str
     task: str
@@ -48,12 +48,12 @@ class Overlap:
 
 
 def overlaps(rows: Mapping[str, str], evaluated: Mapping[str, str], same: float = SAME) -> list[Overlap]:
-    """Rows that are like a task.
+    """Find rows that resemble an evaluation task.
 
     Args:
         rows: module files to train on, by a name for people.
         evaluated: task files by name.
-        same: likeness from which on two are the same, 0 to 1.
+        same: minimum similarity of modules that count as the same, 0 to 1.
     """
     tasks = {name: _module(source) for name, source in evaluated.items()}
     formulas = {name: _formula(source) for name, source in evaluated.items()}
@@ -69,10 +69,10 @@ def overlaps(rows: Mapping[str, str], evaluated: Mapping[str, str], same: float 
 
 
 def refuse_overlaps(rows: Mapping[str, str], evaluated: Mapping[str, str], same: float = SAME) -> None:
-    """Let clean data pass.
+    """Raise if any row resembles an evaluation task.
 
     Raises:
-        ContaminatedError: with the rows and tasks, in one sentence.
+        ContaminatedError: some rows do; the message names rows and tasks.
     """
     found = overlaps(rows, evaluated, same)
     if found:
@@ -102,7 +102,7 @@ def _formula(source: str) -> _Formula:
 
 @lru_cache(maxsize=256)
 def _module(source: str) -> str:
-    """The module as if it were a candidate: the normal form keeps what a candidate's class reaches, and nothing else."""
+    """The module in the form of a candidate, since the normal form keeps only what a candidate's class reaches."""
     try:
         return ast.unparse(_numbered(_tree(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -110,8 +110,9 @@ def _module(source: str) -> str:
 
 
 def _tree(source: str) -> ast.Module:
-    """Without what says only how a module is called: a normal form gives up on files that look names up at run time, as
-    inputs of several dtypes do.
+    """Parse a module and drop the statements that only describe calls.
+
+    The normal form gives up on files that look up names at run time, as inputs of several dtypes do.
     """
     tree = ast.parse(_MODEL.sub("ModelNew", source))
     tree.body = [one for one in tree.body if not _is_about_calls(one)]
@@ -124,7 +125,7 @@ def _numbered(tree: ast.Module) -> ast.Module:
 
 
 class _Attributes(ast.NodeTransformer):
-    """Numbers what a module keeps on itself: a weight that is called a gain is no other module."""
+    """Replaces attribute names of a module by numbers: renaming a weight does not make another module."""
 
     def __init__(self, tree: ast.AST) -> None:
         self._names: dict[str, str] = {}

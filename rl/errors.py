@@ -1,25 +1,25 @@
 """Errors of fine-tuning.
 
 RLError
-├── ConfigError     a setting that is unknown or out of its range
-│   └── NoRoom      a prompt that fills the model's context
-├── DataError       rows to train on that cannot be read or written, or that nothing can be learned from
-├── CheckpointError a checkpoint that is damaged or another run's, or could not be written (a full disk)
-├── JournalError    a database of a run that cannot be read, or not be written (a full disk)
+├── ConfigError     a setting is unknown or out of range
+│   └── NoRoom      a prompt fills the model's context
+├── DataError       rows cannot be read or written, or hold nothing to learn from
+├── CheckpointError a checkpoint is damaged, belongs to another run, or could not be written (a full disk)
+├── JournalError    a database of a run cannot be read, or cannot be written (a full disk)
 ├── GroupError      the rewards of one group would not be compared with each other
-├── Stopped         training was asked to end, and saved where it was
-└── FleetLost       nothing was judged for so long that training on would be pointless; resume when the fleet is back
+├── Stopped         training stopped on request, and saved its state
+└── FleetLost       no verdicts came for so long that training is pointless; resume when the fleet is back
 """
 
 from __future__ import annotations
 
 
 class RLError(Exception):
-    """Base of everything that this package raises on purpose; `str()` is a sentence for people."""
+    """Base of all errors that this package raises deliberately; `str()` is a sentence for people."""
 
 
 class ConfigError(RLError):
-    """A config file that says something else than what can be meant."""
+    """A config has an unknown or invalid setting."""
 
 
 class NoRoom(ConfigError):
@@ -27,7 +27,7 @@ class NoRoom(ConfigError):
 
 
 class DataError(RLError):
-    """A file of rows is missing, damaged, or holds nothing to learn from."""
+    """A file of rows is missing or damaged, or holds nothing to learn from."""
 
 
 class CheckpointError(RLError):
@@ -39,7 +39,7 @@ class JournalError(RLError):
 
 
 class GroupError(RLError):
-    """Samples that GRPO compares do not answer the same prompt on the same rank."""
+    """The samples of a GRPO group do not answer the same prompt on the same rank."""
 
 
 class FleetLost(RLError):

@@ -1,8 +1,8 @@
-"""What a module computes, by its text alone: its operations with what each is applied to, however torch lets them be written.
+"""Extracts what a module computes from its text: its operations and their operands, normalized over torch's spellings.
 
-Functions, methods, operators and modules without weights become one; names, the order of statements and results that nobody reads do
-not matter. Nothing is run. It is a measure of likeness and no proof: calls of the file's own functions are not looked into, and a loop
-or a branch counts as its statements.
+Functions, methods, operators and modules without weights map to one name; variable names, the order of statements and unused results
+do not matter. Nothing is run. The result measures similarity and proves nothing: calls of the file's own functions are not
+followed, and a loop or a branch counts as its statements.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _OPERATORS = {
 }
 _POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "square": 2, "reciprocal": -1}
 _COMMUTATIVE = frozenset({"add", "mul"})
-#: Values of settings that say nothing, since they are what is meant without them.
+#: Argument values to ignore, since they are the usual defaults.
 _UNSAID = frozenset({"None", "False", "'none'"})
 _SPACES = frozenset({"torch", "nn", "functional", "special", "Tensor", "math"})
 
 
 @dataclass(eq=False)
 class _Value:
-    """An operation and what it is applied to; a value that is read twice is one object."""
+    """An operation and its operands; a value that is used twice is one object."""
 
     operation: str
     of: tuple[_Value, ...] = ()
 
 
 def formula(tree: ast.Module) -> Counter[tuple[str, ...]]:
-    """Each operation of a module, once for each time: its name, then the names of what it is applied to.
+    """Count the operations of a module: each key is an operation's name followed by the names of its operands.
 
     Args:
-        tree: of a module file without what only says how it is called.
+        tree: a module file without the statements that only describe calls (inputs, dimensions).
     """
     reader = _Reader(tree)
     pending = [value for function in reader.functions() for value in reader.results(function)]
@@ -64,7 +64,7 @@ class _Reader:
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
         self._imported: dict[str, str] = {}
-        self._modules: dict[str, ast.expr] = {}  # what `__init__` put on self
+        self._modules: dict[str, ast.expr] = {}  # calls assigned to attributes of self, other than parameters
         self._own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)} - {"forward"}
         for node in ast.walk(tree):
             match node:
@@ -77,13 +77,13 @@ class _Reader:
                         self._modules[name] = made
 
     def functions(self) -> Iterator[ast.FunctionDef]:
-        """What computes: constructors do not."""
+        """The functions to read: all except constructors."""
         for node in ast.walk(self._tree):
             if isinstance(node, ast.FunctionDef) and node.name != "__init__":
                 yield node
 
     def results(self, function: ast.FunctionDef) -> list[_Value]:
-        """What a function returns, writes or does."""
+        """The values that a function returns, stores or evaluates as statements."""
         spec = function.args
         names = [one.arg for one in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs) if one.arg != "self"]
         self._names = {name: _Value(f"argument {place}") for place, name in enumerate(names)}
@@ -95,7 +95,7 @@ class _Reader:
         for statement in statements:
             match statement:
                 case ast.Import() | ast.ImportFrom():
-                    pass  # read before
+                    pass  # handled in the constructor
                 case ast.Assign(targets=[target], value=value):
                     self._bind(target, self._value(value))
                 case ast.AnnAssign(target=target, value=ast.expr() as value):
@@ -108,7 +108,7 @@ class _Reader:
                     self._bind(target, _Value("item", (self._value(value),)))
                     self._block(body)
                 case ast.FunctionDef():
-                    pass  # read by itself
+                    pass  # `functions` yields it separately
                 case _:
                     parts = list(ast.iter_child_nodes(statement))
                     self._results += [self._value(one) for one in parts if isinstance(one, ast.expr)]
@@ -152,7 +152,7 @@ class _Reader:
         return _Value(type(node).__name__, tuple(parts))
 
     def _space(self, node: ast.expr) -> bool:
-        """Whether an expression is one of torch's namespaces and no value."""
+        """Whether an expression is one of torch's namespaces and not a value."""
         if isinstance(node, ast.Attribute):
             return node.attr in _SPACES and self._space(node.value)
         return (
@@ -198,7 +198,7 @@ class _Reader:
 
     @staticmethod
     def _operation(operator: type[ast.operator], left: _Value, right: _Value) -> _Value:
-        """An operation; what is divided by a power is multiplied by another one."""
+        """A binary operation; `x * x` becomes a power, and division by a power becomes multiplication by its inverse."""
         if operator is ast.Mult and left is right:
             return _Value("pow", (left, _Value("2")))
         if operator is ast.Div and right.operation == "pow":

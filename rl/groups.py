@@ -1,4 +1,4 @@
-"""Whole groups: completions of one prompt are compared with each other, so they must come together, on every rank."""
+"""Checks that GRPO groups are whole: completions of one prompt are compared, so they must be together on one rank."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rl.errors import GroupError
 
 
 def check_groups(*, per_device: int, steps_per_generation: int, group: int) -> None:
-    """Whether every rank generates whole groups; TRL does not look, and compares halves of different prompts.
+    """Check that every rank generates whole groups; TRL does not check, and would compare parts of different groups.
 
     Raises:
-        GroupError: it does not.
+        GroupError: a group would be spread over ranks.
     """
     made = per_device * steps_per_generation
     if made % group:
@@ -24,10 +24,10 @@ def check_groups(*, per_device: int, steps_per_generation: int, group: int) -> N
 
 
 def check_group_order(prompts: Sequence[Any], tasks: Sequence[str], group: int) -> None:
-    """Whether completions stand in whole groups of one prompt and one task each.
+    """Check that completions are ordered in whole groups of one prompt and one task each.
 
     Raises:
-        GroupError: they do not.
+        GroupError: they are not.
     """
     if len(prompts) != len(tasks) or len(prompts) % group:
         raise GroupError(f"{len(prompts)} completions of {len(tasks)} tasks are not whole groups of {group}")

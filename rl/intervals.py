@@ -1,4 +1,4 @@
-"""Intervals over seeds and tasks: a run's luck and the choice of held-out tasks both count."""
+"""Confidence intervals over seeds and tasks; they cover both a run's luck and the choice of held-out tasks."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Interval:
 def ratio_of_means(
     after: NDArray[np.float64], before: NDArray[np.float64], resamples: int = RESAMPLES
 ) -> Interval:
-    """Mean of ``after`` over mean of ``before``, both [seeds, tasks] and paired in both.
+    """Mean of ``after`` over mean of ``before``, both [seeds, tasks] and paired on both axes.
 
-    Seeds are resampled, then tasks, the same for both sides (a bootstrap in two stages), percentile interval. Resampling is
-    seeded, so the interval of given figures is always the same.
+    The percentile interval is from a two-stage bootstrap: seeds are resampled, then tasks, identically for both sides. Resampling
+    is seeded, so the interval is deterministic.
 
     Raises:
-        ValueError: the two do not fit, or ``before`` is not above 0.
+        ValueError: the shapes differ, or the mean of ``before`` is not above 0.
     """
     if after.shape != before.shape or after.ndim != 2 or not after.size:
         raise ValueError(f"not the same seeds and tasks: {after.shape} and {before.shape}")
@@ -50,5 +50,5 @@ def ratio_of_means(
 
 
 def mean_of(values: NDArray[np.float64], resamples: int = RESAMPLES) -> Interval:
-    """The mean of [seeds, tasks] with the same two-stage interval."""
+    """The mean of an array [seeds, tasks] with the same two-stage interval."""
     return ratio_of_means(values, np.ones_like(values), resamples)

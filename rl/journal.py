@@ -1,7 +1,7 @@
-"""A file that only grows: one record a line, each with its checksum, so that a run killed at any instant goes on from the last whole one.
+"""An append-only file of records with a checksum per line; a run killed at any time resumes from the last complete line.
 
-A line is `crc32 json\\n`. What a killed writer or a full disk left of a line at the file's end is cut off; anything else that does
-not fit its checksum is damage, which is told and not skipped. One process writes at a time.
+A line is `crc32 json\\n`. A partial line at the end, left by a killed writer or a full disk, is cut off. Any other line that does not
+match its checksum is damage and raises an error. One process writes at a time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Journal:
     """One file of records; a context manager.
 
     Args:
-        path: the file, made where there is none, with its folder.
-        kind: what it records; the first line says so, and another kind's file is refused.
-        write: False for a rank that only follows what another process writes, see `follow`.
+        path: the file; created with its folder if missing.
+        kind: the kind of records; stored in the first line, and a file of another kind is refused.
+        write: False for a rank that only follows another process's writes, see `follow`.
 
     Raises:
         JournalError: damaged, of another kind, in use by another process, or unreadable.
@@ -65,16 +65,16 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Close the file and let others have it."""
+        """Close the file and release its lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def append(self, records: Iterable[dict[str, Any]]) -> None:
-        """Add records, all of them or none, and wait until they are on the disk.
+        """Append records atomically and wait until they are on disk.
 
         Raises:
-            JournalError: the disk is full or broken; the file is as it was before.
+            JournalError: the disk is full or broken; the file is unchanged.
         """
         if not self._write_allowed:
             raise JournalError(f"{self.path} is followed here; the process that writes it adds to it")
@@ -84,10 +84,10 @@ class Journal:
             self.records += kept
 
     def rewind(self, position: int) -> None:
-        """Let the first so many records alone count, as of a checkpoint; what came later is made again, or was another run's.
+        """Discard records after a checkpoint's position; the run makes them again, or they were another run's.
 
         Raises:
-            ValueError: there are fewer records.
+            ValueError: there are fewer records than `position`.
             JournalError: the disk is full; nothing is changed.
         """
         if not 0 <= position <= len(self.records):
@@ -97,7 +97,7 @@ class Journal:
             del self.records[position:]
 
     def follow(self) -> int:
-        """Take into `records` what the process that writes has added since; how many of those before still count.
+        """Read what the writing process has appended since, and return how many of the earlier records are still valid.
 
         Raises:
             JournalError: the file is damaged.
@@ -111,7 +111,7 @@ class Journal:
                 written += os.pwrite(self._descriptor, data[written:], self._read_bytes + written)
             os.fsync(self._descriptor)
         except OSError as error:
-            os.ftruncate(self._descriptor, self._read_bytes)  # frees room, so it works on a full disk
+            os.ftruncate(self._descriptor, self._read_bytes)  # frees space, so it works on a full disk
             raise JournalError(
                 f"{self.path} cannot be extended: {error.strerror}. Nothing that it held is lost; make room and resume"
             ) from None
@@ -119,7 +119,7 @@ class Journal:
         self._lines += 1
 
     def _take(self) -> int:
-        """Read the whole lines that were not read yet; how many of the records before still count."""
+        """Read the new complete lines, and return how many of the earlier records are still valid."""
         unchanged = len(self.records)
         with open(self._descriptor, "rb", closefd=False) as file:
             file.seek(self._read_bytes)
@@ -142,7 +142,7 @@ class Journal:
 
 
 def _line(record: dict[str, Any]) -> bytes:
-    # Escapes keep lone surrogates and line breaks of untrusted texts out of the bytes.
+    # ASCII escapes keep lone surrogates and line breaks of untrusted text out of the file.
     text = json.dumps(record, separators=(",", ":"), allow_nan=False).encode("ascii")
     return b"%08x %s\n" % (zlib.crc32(text), text)
 

@@ -1,8 +1,8 @@
-"""A language model's second look at candidates whose speed jumped and was confirmed: optional, and it can only lower a reward.
+"""An optional language-model review of candidates with a confirmed jump in speed; it can only lower a reward.
 
-It is asked by `rl.fleet` after the referee has measured twice. What it reads was written by strangers, and what it answers is text, of which
-a verdict and a sentence are taken; a candidate that talks it into "honest" has won nothing, since the referee stays the gate.
-An answer that is none, or none in time, counts as no opinion.
+`rl.fleet` calls it after the referee has measured twice. Its input is untrusted, and only a verdict and a sentence are taken from its
+answer. A candidate that talks it into "honest" gains nothing, since the referee still decides acceptance. An invalid or late answer
+counts as no opinion.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _WORDS: dict[str, Literal["nothing", "suspect", "caught"]] = {
 _ORDER = tuple(_WORDS)
 _MOST_OBJECTS = 1000
 _REASON_CHARACTERS = 200
-#: A longer file is not read, and is not paid for speed either: length shall not be a way around the look.
+#: A longer file is not reviewed and gets no reward for speed: length must not be a way around the review.
 _MOST_CHARACTERS = 60_000
 
 
 class NoVerdict(ValueError):
-    """An answer without a verdict."""
+    """The model's answer contains no verdict."""
 
 
 def require_key(settings: JudgePart) -> None:
-    """Let settings pass whose key is there.
+    """Check that the key's environment variable is set.
 
     Raises:
-        ConfigError: the variable that they name is not set.
+        ConfigError: the variable that the settings name is not set.
     """
     if settings.api_key_variable and not os.environ.get(settings.api_key_variable):
         raise ConfigError(f"`judge.api_key_variable` names {settings.api_key_variable}, which is not set")
@@ -53,7 +53,7 @@ class LlmJudge:
     """Implements `rl.hacks.Judge` by asking a model over HTTP; safe to call from several threads.
 
     Args:
-        settings: which model, and where.
+        settings: the model and its server.
 
     Raises:
         ConfigError: the key's variable that the settings name is not set.
@@ -73,11 +73,11 @@ class LlmJudge:
         self._name = settings.model
 
     def __call__(self, task: TaskSource, source: str, speedup: float, hits: Sequence[Hit]) -> Opinion:
-        """What the model thinks.
+        """Ask the model for its opinion of a candidate.
 
         Raises:
-            ProviderError: it cannot be asked.
-            NoVerdict: it said something else.
+            ProviderError: the request failed.
+            NoVerdict: the answer contains no verdict or was cut off.
         """
         if len(source) > _MOST_CHARACTERS:
             return Opinion(
@@ -95,17 +95,17 @@ class LlmJudge:
         return Opinion(_WORDS[word], f"{self._name} says {word}: {reason}", f"a language model: {word}")
 
     def close(self) -> None:
-        """Free the connection, and end what is under way."""
+        """Close the connection and abort requests in flight."""
         self._provider.close()
 
 
 def read_verdict(text: str) -> tuple[str, str]:
-    """The verdict and the reason of an answer: of all its objects with a verdict the worst, whatever stands around them.
+    """Extract the verdict and reason from an answer: the worst of all JSON objects with a verdict, ignoring other text.
 
-    The worst, since an answer may quote the candidate, and what a candidate says for itself is no reason to pay it.
+    The worst one counts because an answer may quote the candidate, whose own claims must not raise its reward.
 
     Raises:
-        NoVerdict: there is none.
+        NoVerdict: the answer contains none.
     """
     decoder = json.JSONDecoder()
     found: list[tuple[int, str, str]] = []

@@ -1,7 +1,7 @@
-"""Models and tokenizers to train: from a checkpoint, or made here from nothing, without a download; and the finished model as a folder.
+"""Loads or creates models and tokenizers to train, and saves the finished model as a folder.
 
-A fresh model's tokenizer is a byte-level BPE whose pieces may be whole lines: prompts are mostly standing text, and a tiny model with a
-short context reads a standing line as one token. Any other text is bytes.
+A fresh model needs no download. Its tokenizer is a byte-level BPE whose tokens may be whole lines: prompts are mostly boilerplate, and
+a tiny model with a short context reads a boilerplate line as one token. Any other text falls back to bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-# Before transformers and TRL are loaded: each trainer would report that it was made.
+# Set before transformers and TRL are imported: otherwise each trainer reports its creation.
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -30,16 +30,16 @@ from rl.config import ModelPart, Stage
 from rl.errors import ConfigError, NoRoom
 from rl.prompts import as_text
 
-#: In the form of a chat's joints, so that no stranger's text with them is ever shown or taught (`agent.prompts.markers`).
+#: They look like chat markers, so untrusted text that contains them is never shown or taught (`agent.prompts.markers`).
 PAD, END = "<|pad|>", "<|end|>"
 _CONTEXT = 4096
 _SPARING = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 
 
 def fresh_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """A tokenizer for texts like these, the same for the same texts."""
+    """Train a tokenizer on these texts; the result is deterministic."""
     tokenizer = Tokenizer(tokenizer_models.BPE())
-    # A line with its end is one word, so that it may become one token.
+    # Treat a line with its newline as one word, which may then become one token.
     lines = Split(Regex("\n"), behavior="merged_with_previous")
     tokenizer.pre_tokenizer = Sequence([lines, ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
@@ -61,10 +61,10 @@ def fresh_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
 
 
 def make_fresh(stage: Stage, texts: Iterable[str]) -> Path:
-    """The folder of a fresh model that is a function of the config, its seed and the texts; made once, then kept.
+    """Make a fresh model from the config, its seed and the texts, unless it exists, and return its folder.
 
     Raises:
-        ConfigError: transformers knows no such model, or takes no such settings.
+        ConfigError: transformers does not know the model type, or rejects the settings.
         CheckpointError: the disk is full.
     """
     folder = stage.output / BASE
@@ -81,7 +81,7 @@ def make_fresh(stage: Stage, texts: Iterable[str]) -> Path:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stage.seed)
             model = AutoModelForCausalLM.from_config(config)
-    except Exception as error:  # noqa: BLE001 - each kind of model checks its settings in its own way
+    except Exception as error:  # noqa: BLE001 - each model type validates its settings in its own way
         raise ConfigError(f"`model.fresh` makes no model: {' '.join(str(error).split())[:300]}") from None
     tokenizer.model_max_length = int(getattr(config, "max_position_embeddings", _CONTEXT))
     with replaced(folder) as part:
@@ -91,10 +91,10 @@ def make_fresh(stage: Stage, texts: Iterable[str]) -> Path:
 
 
 def load_tokenizer(path: str) -> Any:
-    """The tokenizer of a checkpoint or of a name on a hub, padding on the left as generation needs it.
+    """Load the tokenizer of a checkpoint or a hub name, with left padding for generation.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: it cannot be loaded.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -106,7 +106,7 @@ def load_tokenizer(path: str) -> Any:
         ) from None
     tokenizer.padding_side = "left"
     if not _is_local(path) or (Path(path) / "config.json").is_file():
-        # A tokenizer may not know how much its model reads.
+        # A tokenizer may not know its model's context length.
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=_is_local(path))
         reads = int(getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length)
         tokenizer.model_max_length = min(tokenizer.model_max_length, reads)
@@ -116,18 +116,18 @@ def load_tokenizer(path: str) -> Any:
 
 
 def load_model(path: str, part: ModelPart, *, whole: bool = False) -> Any:
-    """The model of a checkpoint or of a name on a hub; no code that comes with it is run, and only safetensors are read.
+    """Load the model of a checkpoint or a hub name, from safetensors only and without running code that comes with it.
 
     Args:
-        path: where it is.
+        path: its folder or hub name.
         part: how it is trained.
-        whole: each rank is to have all weights. Else, under FSDP, ranks but a machine's first may get zeros, into which the
-            trainer brings the first one's weights.
+        whole: whether each rank needs all weights. If not, under FSDP, only a machine's first rank may load them; the others get
+            zeros, and the trainer broadcasts the weights.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: it cannot be loaded.
     """
-    # Weights that are trained are kept in float32; frozen ones below adapters need not be.
+    # Trained weights are kept in float32; frozen weights below adapters need not be.
     frozen = part.train == "lora" and part.precision == "bf16"
     try:
         with _on_every_rank() if whole else nullcontext():
@@ -146,7 +146,7 @@ def load_model(path: str, part: ModelPart, *, whole: bool = False) -> Any:
 
 @contextmanager
 def _on_every_rank() -> Iterator[None]:
-    """Without the sparing way to load of accelerate's FSDP settings, which transformers follows by this variable."""
+    """Disable accelerate's RAM-efficient FSDP loading, which transformers reads from this environment variable."""
     before = os.environ.pop(_SPARING, None)
     try:
         yield
@@ -156,7 +156,7 @@ def _on_every_rank() -> Iterator[None]:
 
 
 def adapters(part: ModelPart) -> Any:
-    """What TRL's trainers take as `peft_config`; None where all weights are trained."""
+    """The `peft_config` for TRL's trainers; None if all weights are trained."""
     if part.train == "full":
         return None
     from peft import LoraConfig
@@ -167,24 +167,24 @@ def adapters(part: ModelPart) -> Any:
 
 
 def special_tokens(tokenizer: Any) -> tuple[str, ...]:
-    """Texts that the tokenizer reads as such wherever they stand."""
+    """The tokenizer's special tokens, which it recognizes anywhere in a text."""
     return tuple(str(token) for token in tokenizer.all_special_tokens)
 
 
 def prompt_value(tokenizer: Any, messages: list[Message]) -> Any:
-    """A prompt as trainers take it: turns for a model that was taught turns, else text. The agent's policy asks alike."""
+    """A prompt for the trainers: chat turns if the tokenizer has a chat template, else text. The agent's policy does the same."""
     if tokenizer.chat_template:
         return [{"role": one.role, "content": one.content} for one in messages]
     return as_text(messages)
 
 
 def completion_value(tokenizer: Any, answer: str) -> Any:
-    """An answer as `SFTTrainer` takes it beside `prompt_value`."""
+    """An answer for `SFTTrainer`, in the form of `prompt_value`."""
     return [{"role": "assistant", "content": answer}] if tokenizer.chat_template else answer
 
 
 def token_count(tokenizer: Any, prompt: Any, completion: Any = None) -> int:
-    """Tokens of a prompt, and of a completion with its end."""
+    """Number of tokens of a prompt, plus a completion with its end token if given."""
     if isinstance(prompt, str):
         given = prompt if completion is None else prompt + completion
         return len(tokenizer(given)["input_ids"]) + (completion is not None)
@@ -208,17 +208,17 @@ def sample(
     seed: int,
     at_once: int | None = None,
 ) -> list[tuple[str, bool]]:
-    """Completions of one prompt, from the whole distribution, each with whether it came to its end by itself.
+    """Sample completions of one prompt without truncating the distribution; each comes with whether it ended by itself.
 
     Args:
         model: a causal model in evaluation mode.
-        tokenizer: its own.
+        tokenizer: the model's tokenizer.
         prompt: see `prompt_value`.
-        count: how many.
-        temperature: of the draw.
-        most: tokens of a completion.
-        seed: what is drawn depends on it, the weights, the prompt and `at_once` alone.
-        at_once: completions at a time, as memory allows; all by default.
+        count: number of completions.
+        temperature: sampling temperature.
+        most: maximum tokens of a completion.
+        seed: the samples depend only on it, the weights, the prompt and `at_once`.
+        at_once: completions per batch, as memory allows; all by default.
 
     Raises:
         NoRoom: the prompt leaves no room in the model's context.
@@ -246,7 +246,7 @@ def sample(
                 top_p=1.0,
                 num_return_sequences=min(at_once or count, count - len(found)),
                 max_new_tokens=min(most, reads - ids.shape[1]),
-                use_cache=True,  # a checkpoint of a training that spared memory may say otherwise
+                use_cache=True,  # a checkpoint from training with gradient checkpointing may turn it off
                 pad_token_id=tokenizer.pad_token_id,
             )[:, ids.shape[1] :]
             texts = tokenizer.batch_decode(made, skip_special_tokens=True)
@@ -256,9 +256,9 @@ def sample(
 
 
 def save_final(trainer: Any, base: str, tokenizer: Any, part: ModelPart, folder: Path) -> Path:
-    """Write what a stage made as one whole model, adapters merged: what the next stage and the agent's `policy` load.
+    """Save a stage's result as one model with merged adapters, for the next stage and the agent's `policy`.
 
-    All ranks call it; sharded weights are gathered by the trainer.
+    All ranks call it; the trainer gathers sharded weights.
 
     Raises:
         CheckpointError: the disk is full.
@@ -267,7 +267,7 @@ def save_final(trainer: Any, base: str, tokenizer: Any, part: ModelPart, folder:
     _with_cache(trainer.accelerator.unwrap_model(trainer.model))
     try:
         trainer.save_model(str(gathered))
-    except Exception as error:  # a full disk has many names, see `replaced`
+    except Exception as error:  # a full disk raises many kinds of errors, see `replaced`
         raise unwritable(gathered, error) from error
     trainer.accelerator.wait_for_everyone()
     if trainer.is_world_process_zero():
@@ -289,7 +289,7 @@ def save_final(trainer: Any, base: str, tokenizer: Any, part: ModelPart, folder:
 
 
 def _with_cache(model: Any) -> None:
-    """Say in what is saved that sampling keeps keys and values of earlier tokens, which trainers turn off for themselves."""
+    """Turn the KV cache on in the saved config, since trainers turn it off for training."""
     model.config.use_cache = True
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.use_cache = True

@@ -1,7 +1,7 @@
-"""Settings as text: YAML files, and `--set key=value` of a command line that stands above them.
+"""Reads settings from YAML files, and overrides them by `--set key=value` from a command line.
 
-A key is a path of names with dots, `optimizer.learning_rate=1e-4`; a value is read as YAML. In a list of stages a key applies to every
-stage, and one that begins with a stage's name to that one alone: `contrastive.steps=3`.
+A key is a dotted path, as in `optimizer.learning_rate=1e-4`; a value is parsed as YAML. In a list of stages a key applies to every
+stage; a key that starts with a stage's name, as in `contrastive.steps=3`, applies only to that stage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STAGES = ("sft", "selfsup", "contrastive")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as it is meant: a key that stands there twice is an error, not the second one's victory."""
+    """A YAML loader that refuses duplicate keys instead of using the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -33,10 +33,10 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What a YAML file says: names and values.
+    """Read the names and values of a YAML file.
 
     Raises:
-        ConfigError: in one sentence.
+        ConfigError: the file cannot be read or is not a mapping; the message is one sentence.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -52,14 +52,14 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def override(documents: Mapping[str, dict[str, Any]], settings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Stages with settings of a command line in the place of their own.
+    """Copies of the stages' settings with the command line's settings applied.
 
     Args:
-        documents: what each stage's file says, by where it stands.
-        settings: `key=value` each.
+        documents: the settings of each stage's file, by location.
+        settings: texts of the form `key=value`.
 
     Raises:
-        ConfigError: no `key=value`, a value that is no YAML, or a key of a stage that is not there.
+        ConfigError: a text is not `key=value`, a value is not YAML, or a key names a missing stage.
     """
     found = {where: copy.deepcopy(document) for where, document in documents.items()}
     for setting in settings:

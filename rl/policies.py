@@ -1,4 +1,4 @@
-"""What writes answers when checkpoints are compared: a model through transformers, or anything else with the same method."""
+"""Policies that write answers in a comparison of checkpoints: a transformers model, or any object with the same method."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from rl.errors import ConfigError, NoRoom
 
 
 class Policy(Protocol):
-    """Writes answers to a prompt; the same ones for the same seed, on the same machine.
+    """Writes answers to a prompt; deterministic for a seed on one machine.
 
     Attributes:
         name: for people.
-        identity: what the answers depend on besides: kept ones of another identity are not this one's.
+        identity: digest of everything else the answers depend on; stored answers are reused only under the same identity.
     """
 
     name: str
     identity: str
 
     def sample(self, messages: Sequence[Message], count: int, seed: int) -> list[tuple[str, bool]]:
-        """So many answers, each with whether it came to its end by itself."""
+        """Write `count` answers, each with whether it ended by itself."""
         ...
 
 
 class Checkpoint:
-    """A model's folder, or its name on a hub, asked as training asks it (`rl.models`).
+    """A model from a folder or a hub, prompted as in training (`rl.models`).
 
     Args:
-        path: what a stage left in `checkpoint/`, for example.
-        max_tokens: of an answer.
-        temperature: of sampling.
-        batch: answers at a time, as memory allows.
+        path: a folder, for example a stage's `checkpoint/`, or a hub name.
+        max_tokens: maximum tokens of an answer.
+        temperature: sampling temperature.
+        batch: answers per batch, as memory allows.
 
     Raises:
         ConfigError: it cannot be loaded; the message says why.
@@ -62,7 +62,7 @@ class Checkpoint:
         self._model: Any = models.load_model(path, part).to("cuda" if cuda else "cpu").eval()
 
     def sample(self, messages: Sequence[Message], count: int, seed: int) -> list[tuple[str, bool]]:
-        """See `Policy.sample`. A prompt that leaves no room for an answer gets empty ones."""
+        """See `Policy.sample`; if the prompt leaves no room for an answer, the answers are empty."""
         prompt = self._models.prompt_value(self._tokenizer, list(messages))
         try:
             return self._models.sample(
@@ -80,7 +80,7 @@ class Checkpoint:
 
 
 def _digest(folder: Path, settings: str) -> str:
-    """Of a checkpoint's files and of how it is asked; of a name on a hub the files are not known."""
+    """Digest of a checkpoint's files and its sampling settings; for a hub name, of the settings only."""
     digest = hashlib.sha256(settings.encode())
     for path in sorted(folder.rglob("*") if folder.is_dir() else ()):
         if path.is_file():

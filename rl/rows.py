@@ -1,15 +1,15 @@
-"""Rows to train on: one verified candidate of one task, a line of JSON each.
+"""Rows to train on: each is one verified candidate of one task, as a line of JSON.
 
-A file of rows is JSON Lines in UTF-8: one object a line, with the fields of `Row` and no others; fields with a default may be left
-out. `sft` trains on them, `selfsup` writes its accepted samples as them, and `contrastive` may begin its exemplars with them.
+A file of rows is JSON Lines in UTF-8: one object per line, with the fields of `Row` and no others; fields with a default may be left
+out. `sft` trains on rows, `selfsup` writes its accepted samples as rows, and `contrastive` can take its initial exemplars from rows.
 
     {"id": "softmax/cpp/3", "task": "softmax", "source": "import torch...", "device": "cpu", "candidate": "import ctypes...",
      "origin": "compiler", "dims": "- rows: 1 to 64", "shapes": "- rows=8, cols=32: 5.1 us",
      "machine": "AMD EPYC, 2 threads", "speedup": 1.31, "shown": [{"source": "...", "speedup": 0.9}],
      "analysis": "...", "design": "..."}
 
-Who writes a row vouches for it: the referee accepted `candidate` for `source` on `machine`, and `speedup` is its geometric mean over
-visible shapes. Rows are untrusted all the same (candidates of strangers among them): they are read, and never run here.
+The writer of a row guarantees that the referee accepted `candidate` for `source` on `machine`, and that `speedup` is its geometric mean
+over visible shapes. Rows are untrusted nevertheless, since they include third-party candidates: they are read but never run here.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ class Row(Part):
 
     @property
     def reference(self) -> TaskSource:
-        """The task as the referee is given it."""
+        """The task in the referee's form."""
         return TaskSource(self.task, self.source)
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a file.
+    """Read all rows of a file.
 
     Raises:
-        DataError: unreadable, empty, or a line is no row; the sentence names the line.
+        DataError: the file is unreadable or empty, or a line is not a row; the message names the line.
     """
     rows: list[Row] = []
     known: set[str] = set()
@@ -108,7 +108,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def successes_of(path: Path, tasks: Iterable[TaskSource]) -> list[Success]:
-    """The timed rows of some tasks, for the exemplar database.
+    """Read the timed rows of the given tasks, for the exemplar database.
 
     Raises:
         DataError: see `read_rows`.
@@ -122,16 +122,16 @@ def successes_of(path: Path, tasks: Iterable[TaskSource]) -> list[Success]:
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write a file of rows whole: it is the old one or the new one, whatever happens meanwhile.
+    """Write a file of rows atomically.
 
     Raises:
-        CheckpointError: it cannot be written; what was there before is still there.
+        CheckpointError: it cannot be written; the previous file is still there.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             for row in rows:
-                # Escaped: lone surrogates and line breaks of strangers' texts stay out of the bytes.
+                # ASCII escapes keep lone surrogates and line breaks of untrusted text out of the file.
                 file.write(json.dumps(row.model_dump(exclude_defaults=True), ensure_ascii=True) + "\n")
     except OSError as error:
         raise CheckpointError(
@@ -140,20 +140,20 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 
 
 def task_text(row: Row) -> TaskText:
-    """What a prompt says of the row's task."""
+    """The prompt's description of the row's task."""
     return text_of_task(row.source, row.dims, row.shapes, row.device)
 
 
 def text_of_task(source: str, dims: str, shapes: str, device: str) -> TaskText:
-    """What a prompt says of a task; where nothing is known of its space, that the file says it."""
+    """The prompt's description of a task; if its space is unknown, it refers to the file."""
     return TaskText(source, dims or "- as the file says", shapes or "- as the file says", device)
 
 
 def messages_of(row: Row, special_tokens: Iterable[str] = ()) -> list[Message]:
-    """The prompt that the row answers.
+    """The prompt that the row's candidate answers.
 
     Raises:
-        ValueError: the task holds text that means something to the model's chat format.
+        ValueError: the task contains markers of the model's chat format.
     """
     shown = [
         Shown(Exemplar(str(number), one.source, one.speedup, 1, 0, row.origin), one.speedup)
@@ -163,26 +163,26 @@ def messages_of(row: Row, special_tokens: Iterable[str] = ()) -> list[Message]:
 
 
 def prompt_of(row: Row, special_tokens: Iterable[str] = ()) -> str:
-    """The same as text, for a model without a chat format."""
+    """The prompt as text, for a model without a chat format."""
     return as_text(messages_of(row, special_tokens))
 
 
 def answer_of(row: Row) -> str:
-    """The answer that the model learns: analysis, design, code, in the form that `rl.prompts.read_answer` takes apart."""
+    """The answer that the model learns: analysis, design and code, in the form that `rl.prompts.read_answer` parses."""
     analysis = row.analysis.strip() or "Time goes into passes over memory."
     design = row.design.strip() or "One pass over memory as far as the operation allows."
     return f"### Analysis\n\n{analysis}\n\n### Design\n\n{design}\n\n### Code\n\n```python\n{row.candidate.strip(chr(10))}\n```\n"
 
 
 def teachable(row: Row, special_tokens: Iterable[str] = ()) -> bool:
-    """Whether a model may be taught to write the row's answer: text that means something to its chat format is left out."""
+    """Whether the row may be taught: false if it contains markers of the model's chat format."""
     tokens = tuple(special_tokens)
     texts = (row.source, row.dims, row.shapes, row.candidate, row.analysis, row.design)
     return not any(holds_markers(text, tokens) for text in texts)
 
 
 def modules(rows: Sequence[Row]) -> Mapping[str, str]:
-    """The distinct modules of rows by the first row's id, for `rl.decontamination`."""
+    """The distinct modules of the rows, keyed by the id of their first row, for `rl.decontamination`."""
     first: dict[str, str] = {}
     for row in rows:
         first.setdefault(row.source, row.id)

@@ -1,4 +1,4 @@
-"""What prompts of a comparison show: exemplars of a file of rows, drawn as `contrastive` draws them, alike for both policies."""
+"""Draws the exemplars for a comparison's prompts from a file of rows, as `contrastive` does, identically for both policies."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from rl.exemplars import Draw, ExemplarDatabase
 from rl.rows import successes_of
 from rl.tasks import seed_of
 
-#: What is shown, by seed and task's digest.
+#: Exemplars by seed and task digest.
 Draws = Mapping[tuple[int, str], Draw]
 
 
 def draws_of(
     path: Path, tasks: Sequence[TaskSource], machine: str | None, settings: ExemplarPart, seeds: int
 ) -> Draws:
-    """What prompts show of a file's rows: drawn once for each task and seed, and so alike for all policies.
+    """Draw the exemplars once for each task and seed; all policies see the same ones.
 
     Args:
-        path: rows (`rl.rows`), `successes.jsonl` of a stage among them.
-        tasks: those that are compared on.
-        machine: rows of other types are left out; None takes whichever type the rows have.
-        settings: how many, and how they are drawn.
-        seeds: how many.
+        path: a file of rows (`rl.rows`), such as a stage's `successes.jsonl`.
+        tasks: the tasks of the comparison.
+        machine: type of machine; rows of other types are left out. None accepts the one type that the rows have.
+        settings: number of exemplars, and how to draw them.
+        seeds: number of seeds.
 
     Raises:
-        ConfigError: nothing can be shown of one of the tasks, or the rows are of two types of machine.
+        ConfigError: a task has no exemplar to show, or the rows come from two types of machine.
         DataError: the file cannot be read.
     """
     timed = successes_of(path, tasks)
@@ -57,13 +57,13 @@ def draws_of(
 
 
 def drawing_of(stages: Sequence[AnyStage]) -> ExemplarPart:
-    """How the last contrastive stage draws; what was asked for is always shown, also of an arm that was trained without."""
+    """The last contrastive stage's exemplar settings, without dropout and with exemplars even if it was trained without any."""
     found = [stage.exemplars for stage in stages if isinstance(stage, ContrastiveStage)]
     last = found[-1] if found else ExemplarPart()
     return last.model_copy(update={"dropout": 0.0, "draw": "buckets" if last.draw == "none" else last.draw})
 
 
 def digest_of(draw: Draw) -> str:
-    """Of what a prompt shows; "" for nothing."""
+    """Digest of the exemplars that a prompt shows; "" if it shows none."""
     shown = [[one.speedup, one.exemplar.source] for one in draw.shown]
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest() if shown else ""

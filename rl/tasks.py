@@ -1,4 +1,4 @@
-"""Tasks that a stage names: of the catalogue, or files of one's own; and which of them a step asks for."""
+"""Loads the tasks that a stage names, from the catalog or from files, and selects those of each step."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MOST_BYTES = 1 << 20
 
 
 def named(names: Iterable[str]) -> dict[str, TaskSource]:
-    """Tasks by the names that a config gives them; what ends in `.py` is a file.
+    """Load tasks by their names in a config; a name that ends in `.py` is a file.
 
     Raises:
-        ConfigError: there is no such task or file, or two have one name.
+        ConfigError: a task or file does not exist or cannot be read, or two tasks have the same name.
     """
     found: dict[str, TaskSource] = {}
     for name in names:
@@ -34,14 +34,14 @@ def named(names: Iterable[str]) -> dict[str, TaskSource]:
 
 
 def of_stage(stage: Stage, held_out: Iterable[str] = ()) -> dict[str, TaskSource]:
-    """The tasks that a stage trains on, none of which is one that the run is evaluated on, by whatever name.
+    """Load the tasks that a stage trains on, and refuse evaluation tasks under any name.
 
     Args:
-        stage: names them.
-        held_out: those of the other stages of a list.
+        stage: names the tasks.
+        held_out: evaluation tasks of the other stages of a list.
 
     Raises:
-        ConfigError: there is none, one that does not exist, or one that no prompt can show.
+        ConfigError: there are no tasks, or one does not exist or cannot be shown in a prompt.
         ContaminatedError: one of them is an evaluation task.
     """
     tasks = named(stage.tasks)
@@ -58,23 +58,23 @@ def of_stage(stage: Stage, held_out: Iterable[str] = ()) -> dict[str, TaskSource
 
 
 def sources(tasks: dict[str, TaskSource]) -> dict[str, str]:
-    """Task files by name, as `rl.decontamination` takes them."""
+    """Source texts by task name, for `rl.decontamination`."""
     return {name: task.source for name, task in tasks.items()}
 
 
 def of_step(seed: int, step: int, count: int, tasks: Sequence[str]) -> list[str]:
-    """The tasks of an optimizer step: all in turn, in an order drawn anew for each turn. A function of its arguments alone."""
+    """The tasks of an optimizer step: passes over all tasks, each pass shuffled anew; a pure function of the arguments."""
     chosen = []
     for place in range((step - 1) * count, step * count):
         turn, at = divmod(place, len(tasks))
         order = sorted(tasks)
-        random.Random(f"{seed}/tasks/{turn}").shuffle(order)  # noqa: S311 - a draw that can be repeated
+        random.Random(f"{seed}/tasks/{turn}").shuffle(order)  # noqa: S311 - a reproducible draw
         chosen.append(order[at])
     return chosen
 
 
 def seed_of(*parts: object) -> int:
-    """A seed for a generator from anything that says what is drawn: the same in every process."""
+    """A generator seed derived from values that identify the draw; the same in every process."""
     return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:7], "big")
 
 

@@ -38,7 +38,7 @@ _log = logging.getLogger("rl.train")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; its exit status."""
+    """Run the command line, and return the exit status."""
     asked = _parser().parse_args(arguments)
     given = asked.config or asked.config_option
     if given is None or (asked.config and asked.config_option):
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def chained(stages: Sequence[AnyStage]) -> tuple[AnyStage, ...]:
-    """Stages of a list with what each leaves to those before it: the model, verdicts, and exemplars to begin with."""
+    """Fill in what a stage takes from earlier stages of the list: the model, verdicts and initial exemplars."""
     found: list[AnyStage] = []
     verdicts: dict[str, Path] = {}
     successes: Path | None = None
@@ -79,7 +79,7 @@ def chained(stages: Sequence[AnyStage]) -> tuple[AnyStage, ...]:
         if isinstance(stage, SelfsupStage | ContrastiveStage):
             if stage.model.fresh is not None:
                 raise ConfigError(f"the stage {stage.name!r} cannot begin with a fresh model; only `sft` can")
-            # A verdict is about a device and shapes: a stage with others has verdicts of its own.
+            # A verdict holds for one device and set of shapes: a stage with others has its own verdicts.
             about = stage.fleet.model_dump_json(include={"device", "shapes"})
             if stage.fleet.verdicts is None and about in verdicts:
                 changes["fleet"] = stage.fleet.model_copy(update={"verdicts": verdicts[about]})
@@ -100,12 +100,12 @@ def chained(stages: Sequence[AnyStage]) -> tuple[AnyStage, ...]:
 
 
 def check(stages: Sequence[AnyStage]) -> None:
-    """Look at everything that can be wrong before anything is trained: tasks, data, and what they have in common.
+    """Check tasks, data and their overlap before training starts.
 
     Raises:
-        ConfigError: a task, a file or a key is not there.
+        ConfigError: a task, a file or a key is missing.
         DataError: a file of rows is missing or damaged.
-        ContaminatedError: something to train on is evaluated on.
+        ContaminatedError: training data or tasks overlap with evaluation tasks.
     """
     from rl import tasks
     from rl.decontamination import refuse_overlaps
@@ -129,11 +129,11 @@ def check(stages: Sequence[AnyStage]) -> None:
 
 
 def _require_files(stage: AnyStage, made: Sequence[Path]) -> None:
-    """What a stage begins with is there, or will be made in one of these folders."""
+    """Check that a stage's initial files exist or will be made in one of the given folders."""
     named: list[tuple[str, Path | None]] = []
     path = stage.model.path
     if path is not None and (Path(path).is_absolute() or path.startswith(".") or path.count("/") > 1):
-        named.append(("model.path", Path(path)))  # any other may be a name on a hub
+        named.append(("model.path", Path(path)))  # any other path may be a hub name
     if isinstance(stage, SelfsupStage | ContrastiveStage):
         named.append(("hacks.begin_with", stage.hacks.begin_with))
     if isinstance(stage, ContrastiveStage):
@@ -146,24 +146,24 @@ def _require_files(stage: AnyStage, made: Sequence[Path]) -> None:
 
 
 def all_held_out(stages: Sequence[AnyStage]) -> tuple[str, ...]:
-    """The evaluation tasks of all stages: what one is evaluated on, none may train on."""
+    """The evaluation tasks of all stages; no stage may train on any of them."""
     return tuple(dict.fromkeys(name for stage in stages for name in stage.held_out))
 
 
 def run(
     stages: Sequence[AnyStage], *, resume: bool, judges: Callable[[FleetPart], Judge] | None = None
 ) -> None:
-    """Train the stages in their order.
+    """Train the stages in order.
 
     Args:
         stages: see `chained`.
-        resume: go on in folders that hold a run, and pass over stages that are finished.
-        judges: makes who judges; a service or referees of this machine by default.
+        resume: whether to resume in folders that hold a run and skip finished stages; else such folders are refused.
+        judges: creates the judge; by default for a service or for local referees.
 
     Raises:
-        RLError: see `rl.errors`; each says whether and how to go on.
+        RLError: see `rl.errors`; the message says whether and how to resume.
     """
-    # After the config was found right: these take seconds to load.
+    # Imported only after the config was checked, since these take seconds to load.
     from rl.ranks import Ranks
     from rl.stages import contrastive, selfsup, sft
     from rl.stages.trainers import stoppable
@@ -218,18 +218,18 @@ def _owned(stage: AnyStage, *, first: bool, resume: bool) -> Iterator[None]:
 
 
 class _Lent:
-    """A judge that several stages use one after the other; it is closed when all are done."""
+    """A judge that several stages use in turn; `_shared` closes it when all are done."""
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge.judge
 
     def close(self) -> None:
-        """Leave it open for the next stage."""
+        """Do nothing: the next stage uses the judge."""
 
 
 @contextmanager
 def _shared(judges: Callable[[FleetPart], Judge]) -> Iterator[Callable[[FleetPart], Judge]]:
-    """Judges that are made once for all stages with the same settings: a referee takes seconds to begin."""
+    """Create one judge for all stages with the same settings, since a referee takes seconds to start."""
     made: dict[str, Judge] = {}
 
     def judge(settings: FleetPart) -> Judge:

@@ -1,1 +1,1 @@
-"""The bundle: optimized.py, its kernels as files, the evidence, a report and a way to check it again."""
+"""The bundle: optimized.py, its kernels as files, the evidence, a report and a script that rechecks them."""

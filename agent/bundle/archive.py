@@ -1,4 +1,4 @@
-"""Writes the bundle: a folder for looking at and the same as a zip for downloading."""
+"""Writes the bundle as a folder to browse and as a zip to download."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _EARLIEST = (
     0,
     0,
     0,
-)  # the zip format's first date; a real one would change the bytes with every run
+)  # the zip format's earliest date; the current date would change the bytes on every run
 _DEVICE_SOURCE = re.compile(r"#\s*include\b|extern\s+\"C\"|__global__")
 
 
 def write_bundle(contents: BundleContents, out_dir: Path) -> Path:
     """Write `<name>-kernelwright/` and `<name>-kernelwright.zip` into `out_dir`.
 
-    The zip is the same to the byte for the same contents, and appears whole or not at all.
+    The same contents give the same zip bytes. The zip is written atomically.
 
     Returns:
         The path of the zip.
@@ -58,7 +58,7 @@ def write_bundle(contents: BundleContents, out_dir: Path) -> Path:
 
 
 def bundle_files(contents: BundleContents) -> Mapping[str, str]:
-    """Every file of the bundle: relative path to text."""
+    """Every file of the bundle: its relative path and its text."""
     files = {
         "optimized.py": contents.optimized.source,
         "task.py": contents.task.source,

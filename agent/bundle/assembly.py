@@ -23,14 +23,14 @@ _RULE = "# " + "-" * 117
 _TEMPLATES = Path(__file__).parent / "templates"
 _MODULES = ("collections", "contextlib", "functools", "inspect", "threading", "time", "warnings")
 _IMPORTS = {name: name for name in [*_MODULES, "torch"]}
-# What makes a module compute something else in training mode than in eval mode, in which the referee judges.
+# Marks of a module that computes differently in training mode and in eval mode; the referee judges most tasks in eval mode.
 _MODE_DEPENDENT = re.compile(
     r"training|[Dd]ropout|BatchNorm|batch_norm|InstanceNorm|instance_norm|RReLU|rrelu|LSTM|GRU|RNN|Multihead"
     r"|Transformer|FractionalMaxPool|running_"
 )
 #: 2 x 4 unit roundoffs of each tier (`evaluator.oracle.tolerance`), relative to the size and root mean square of a row.
 _TIER_SHARES = {"tf32": 8 * 2.0**-11, "fp16": 8 * 2.0**-11, "bf16": 8 * 2.0**-8, "fp8": 8 * 2.0**-4}
-#: What cuDNN computes in TF32 in the default tier.
+#: Operators that cuDNN computes in TF32 in the default tier.
 _CUDNN = re.compile(r"conv\w*\dd|convolution|lstm|gru|rnn", re.IGNORECASE)
 
 
@@ -40,9 +40,10 @@ class Call:
 
     Attributes:
         signature: text after `self` in the definition, with its leading comma.
-        names: the arguments that hold inputs, in order; `generic` for a `*inputs` signature.
-        extras: arguments that `get_inputs` never fills, with the text of their defaults.
+        names: the arguments after `self`, in order; ("inputs",) if `generic`.
         forwarded: the text that passes every argument on.
+        defaults: text of each argument's default, None where it has none.
+        generic: whether the definition is rewritten as `*inputs, **named`.
     """
 
     signature: str
@@ -53,7 +54,7 @@ class Call:
 
 
 def read_call(task_source: str) -> Call:
-    """How the reference's `forward` takes its inputs, from the text alone.
+    """Parse how the reference's `forward` takes its inputs, without importing it.
 
     Raises:
         AssemblyError: if the source does not parse or has no class Model.
@@ -93,12 +94,12 @@ def read_call(task_source: str) -> Call:
 
 
 def internal_places(call: Call, dims: Mapping[str, Any]) -> list[str]:
-    """Names of the inputs inside the dispatcher, free of its own names and of the dimensions'."""
+    """Names of the inputs inside the dispatcher; they avoid its own names and the dimensions' names."""
     return ["inputs"] if call.generic else internal_names(call.names, dims)
 
 
 def input_places(call: Call, names: Sequence[str]) -> list[str]:
-    """Where the inputs are found inside the dispatcher, as Python expressions over `internal_places`."""
+    """Python expressions for the inputs inside the dispatcher, over `internal_places`."""
     return [f"inputs[{index}]" for index in range(64)] if call.generic else list(names)
 
 
@@ -112,17 +113,17 @@ def assemble(
     device: str,
     environment: Mapping[str, Any] | None = None,
 ) -> str:
-    """The text of optimized.py.
+    """Build the text of optimized.py.
 
     Args:
         task_name: for the heading.
         task_source: the reference; its class Model becomes the base class of ModelNew.
         members: accepted candidates, at least one.
-        tree: which member runs where.
+        tree: picks the member for a call.
         domain: what the members were judged on; its places are `input_places(call)`.
         call: from `read_call`.
         device: "cpu" or "cuda".
-        environment: of the verdicts, so that the file can say when it runs elsewhere.
+        environment: of the verdicts; lets the file report when it runs on another platform.
 
     Raises:
         AssemblyError: if the parts cannot be put into one module.
@@ -180,7 +181,7 @@ def assemble(
 
 
 def _with_or_without(domain: Domain) -> str:
-    """What the judged calls were beside their sizes, for the file's users."""
+    """Describe the mode and gradients of the judged calls, for the file's users."""
     mode = " in training mode" if domain.training else ""
     if domain.backward:
         return f"{mode} and gradients of all its parameters are asked for"
@@ -210,7 +211,7 @@ def _banner(title: str) -> str:
 
 
 def _member_text(index: int, section: Section) -> str:
-    """A member that cannot be loaded here (no Triton, no compiler) must not take the reference down with it."""
+    """Wrap a member in try/except: if it cannot be loaded (no Triton, no compiler), the reference must still work."""
     return (
         "try:\n"
         f"{indented(section.text)}\n\n"
@@ -226,8 +227,8 @@ def _member_text(index: int, section: Section) -> str:
 def _tables(members: Sequence[Candidate], sections: Sequence[Section]) -> str:
     numbers = range(1, len(members) + 1)
     names = ", ".join(repr(f"{_one_line(member.label)} ({member.origin})") for member in members)
-    # A torch.compile wrapper reads the parameters on every call; building it anew would only compile it again. Only of the
-    # wrappers that the project writes is that known: whoever else says `torch.compile(` may pack weights as well.
+    # A torch.compile wrapper reads the parameters on every call; rebuilding it would only recompile it. This is known only for
+    # the wrappers that this project writes: other code that calls `torch.compile(` may also pack weights.
     keeps = ", ".join(
         str(member.origin == "compiler" and "torch.compile(" in section.text)
         for member, section in zip(members, sections, strict=True)
@@ -286,7 +287,7 @@ def _dispatcher(
 
 
 def _code(text: str) -> str:
-    """The source without its comments and docstrings, which may speak of training as they like."""
+    """The source without comments and docstrings, since these may mention training."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if (
@@ -298,7 +299,7 @@ def _code(text: str) -> str:
 
 
 def _tier_share(task_source: str, device: str) -> float:
-    """The tolerance of the task's precision tier: twice what the referee allows for a rounding of the operands of products."""
+    """Tolerance of the task's precision tier: twice the referee's allowance for rounding the operands of products."""
     tier = declared(task_source)
     if tier == DEFAULT and device == "cuda" and _CUDNN.search(task_source):
         tier = "tf32"
@@ -312,20 +313,23 @@ def _template(name: str) -> str:
 
 @cache
 def _own_names() -> tuple[str, ...]:
-    """What the dispatcher binds, so that no member's own name takes its place."""
+    """Names that the dispatcher binds; members must not redefine them."""
     texts = [_template(name) for name in ("drop_in", "forward_only", "gradients", "verified")]
     bound = re.findall(r"^(?:def |class )?(\w+)(?=\(| = |:$)", "\n".join(texts), re.MULTILINE)
     return (*dict.fromkeys(bound), "MEMBERS", "MEMBER_NAMES", "KEEPS_NO_WEIGHTS")
 
 
 def _judged_with(environment: Mapping[str, Any], device: str) -> str:
-    """What the file says when it is not there, as a dictionary in Python; a CPU's name changes with its virtual machine."""
+    """The judged platform as the text of a Python dictionary.
+
+    The file compares it with the current platform. CPUs have no device name here, because it changes with the virtual machine.
+    """
     names = ("torch", "device_name") if device == "cuda" else ("torch", "threads")
     return repr({name: _one_line(str(environment[name])) for name in names if environment.get(name)})
 
 
 def _extra_guards(call: Call, domain: Domain, internal: Sequence[str]) -> list[str]:
-    """Arguments that get_inputs leaves at their defaults must be at their defaults."""
+    """Guards that refuse a call if an argument that get_inputs leaves at its default has another value."""
     lines = []
     for name, default in list(zip(internal, call.defaults, strict=True))[domain.inputs :]:
         if default is None:
@@ -344,7 +348,7 @@ def _extra_guards(call: Call, domain: Domain, internal: Sequence[str]) -> list[s
 
 
 def _places_outside(domain: Domain, renamed: dict[str, str]) -> str:
-    """The tensor inputs under the names that `forward` itself uses."""
+    """The tensor inputs under the argument names of `forward`."""
     back = {inner: outer for outer, inner in renamed.items()}
     places = []
     for tensor in domain.tensors:

@@ -1,7 +1,7 @@
 """Writes the conditions of a `Domain` as plain Python for the dispatcher of optimized.py.
 
-Everything that enters the text is checked to be an integer, a known dtype, a plain value (through `repr`) or an
-identifier: the descriptions come out of the sandbox and are not trusted.
+The descriptions come from the sandbox and are not trusted: every part of the text is checked to be an integer, a known
+dtype, a plain value (through `repr`) or an identifier.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from agent.dispatch.domain import Domain, Expression, TensorInput, ValueInput
 from agent.errors import AssemblyError
 
-# Names that the dispatcher's own functions use; an input or dimension of that name gets a trailing underscore inside.
+# Names that the dispatcher's functions use; an input or dimension with such a name gets a trailing underscore.
 _TAKEN = frozenset(
     {
         "torch",
@@ -36,7 +36,7 @@ class Guards:
         input_body: body lines of `_choose` before the tree, indented.
         dtypes: rows of INPUT_DTYPES, indented.
         tensor_places: expressions of the tensor inputs, joined by commas.
-        dims: dimensions that the body has as local variables, with the variables' names.
+        dims: local variable of each dimension that the body reads.
         alignment_bytes: required alignment of an input's first byte.
     """
 
@@ -50,7 +50,7 @@ class Guards:
 
 
 def internal_names(names: Iterable[str], dims: Mapping[str, object]) -> list[str]:
-    """Names for the inputs inside the dispatcher, free of its own names and of the dimensions'."""
+    """Names for the inputs inside the dispatcher; they avoid its own names and the dimensions' names."""
     chosen = []
     for name in names:
         while name in _TAKEN or name in dims:
@@ -118,7 +118,7 @@ def _layout_lines(domain: Domain) -> list[str]:
             lines += _refuse(
                 f"{tensor.place}.is_conj()", "an input is conjugated, which its memory does not show"
             )
-    if len(domain.dtypes) == 1:  # the usual case, and twice as quick to check as the set
+    if len(domain.dtypes) == 1:  # the common case; twice as fast to check as the set
         pairs = zip(domain.tensors, domain.dtypes[0], strict=True)
         others = " or ".join(f"{tensor.place}.dtype is not torch.{name}" for tensor, name in pairs)
     else:
@@ -154,10 +154,10 @@ def _size_lines(domain: Domain) -> tuple[list[str], set[str]]:
 
 
 def _bind(domain: Domain, lines: list[str]) -> tuple[set[str], set[int]]:
-    """Read every dimension off an axis (or a plain argument, or the constructor); fills `lines`.
+    """Append to `lines` the code that reads every dimension from an axis, a plain argument or the constructor.
 
     Returns:
-        The dimensions that are now local names, and the tensors whose axes all became names.
+        The dimensions that are now local variables, and the indices of tensors unpacked completely into them.
     """
     for index, tensor in enumerate(domain.tensors):
         lines.append(f"shape{index} = {tensor.place}.shape")
@@ -228,7 +228,7 @@ def _with_names(expression: Expression, names: dict[str, str]) -> str:
 
 
 def _outside_range(name: str, dim: str, domain: Domain, integer: bool = False) -> str:
-    """Condition that `name` is no legal value of the dimension."""
+    """Condition that holds if `name` is not a legal value of the dimension."""
     declared = domain.dims[dim]
     if "choices" in declared:
         return _not_one_of(name, tuple(declared["choices"]))
@@ -252,7 +252,7 @@ def _not_one_of(name: str, values: tuple[object, ...]) -> str:
             raise AssemblyError(f"{name} takes a value of kind {kind}")
     if values == (None,):
         return f"{name} is not None"
-    if "tuple" in kinds:  # lists of plain values, as constructors take them
+    if "tuple" in kinds:  # lists of plain values among the constructor's arguments
         return f"_plain({name}) not in ({_comma(repr(value) for value in values)})"
     if len(values) == 1:
         return f"type({name}) is not {kinds[0]} or {name} != {values[0]!r}"
@@ -269,7 +269,7 @@ def _local(name: str) -> str:
 
 
 def _comma(items: Iterable[str]) -> str:
-    """`a, b` and `a,` alike valid inside parentheses as a tuple."""
+    """Join items by commas into text that is a tuple inside parentheses, even for one item."""
     listed = list(items)
     return f"{listed[0]}," if len(listed) == 1 else ", ".join(listed)
 

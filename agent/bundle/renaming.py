@@ -1,7 +1,7 @@
-"""Renames module-level names in a source text, keeping comments and layout where it can.
+"""Renames module-level names in source text and keeps comments and layout where possible.
 
-The syntax tree decides what a name means; the text is then edited at the same places and must parse to the renamed tree.
-Where it does not (Python 3.11 gives wrong positions inside f-strings), the tree is printed instead.
+The syntax tree resolves each name; the text is then edited at the same places and must parse to the renamed tree.
+If it does not (Python 3.11 gives wrong positions inside f-strings), the result is the unparsed tree.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 def rename(text: str, mapping: Mapping[str, str]) -> str:
-    """Rename module-level names of `text`; keyword arguments, attributes and local names of functions stay.
+    """Rename module-level names of `text`, but not keyword arguments, attributes or local names of functions.
 
     Raises:
         AssemblyError: if a name is bound by `import a.b`, which cannot be renamed.
@@ -39,19 +39,19 @@ def rename(text: str, mapping: Mapping[str, str]) -> str:
 
 
 def renamed(tree: ast.Module, mapping: Mapping[str, str]) -> ast.Module:
-    """The same in a tree, which is changed in place; see `rename`."""
+    """Rename in a syntax tree, in place; see `rename`."""
     result: ast.Module = _Renamer(mapping).visit(tree)
     return ast.fix_missing_locations(result)
 
 
 class _Renamer(ast.NodeTransformer):
-    """Renames in the tree and notes where: lines count from 1, columns are UTF-8 bytes, as in `ast`."""
+    """Renames in the tree and records the places: lines count from 1, columns are UTF-8 bytes, as in `ast`."""
 
     def __init__(self, mapping: Mapping[str, str]) -> None:
         self.mapping = mapping
         self.hidden: list[set[str]] = []  # local names of the functions around the current node
         self.places: list[tuple[int, int, str]] = []  # line, column, old name
-        self.imports: list[ast.Import | ast.ImportFrom] = []  # statements that are written anew
+        self.imports: list[ast.Import | ast.ImportFrom] = []  # statements to rewrite as a whole
 
     def _applies(self, name: str) -> bool:
         return name in self.mapping and not any(name in names for names in self.hidden)
@@ -101,7 +101,7 @@ class _Renamer(ast.NodeTransformer):
         node.decorator_list = [self.visit(item) for item in node.decorator_list]
         node.bases = [self.visit(item) for item in node.bases]
         node.keywords = [self.visit(item) for item in node.keywords]
-        # A class body sees its own names at its own level, its methods do not.
+        # Names bound in a class body are visible in that body but not in its methods.
         own = _locals_of(node.body)
         body: list[Any] = []
         for statement in node.body:
@@ -146,7 +146,7 @@ class _Renamer(ast.NodeTransformer):
             for item in ast.walk(generator.target)
             if isinstance(item, ast.Name)
         }
-        node.generators[0].iter = self.visit(node.generators[0].iter)  # evaluated outside
+        node.generators[0].iter = self.visit(node.generators[0].iter)  # evaluated in the outer scope
         outer = node.generators[0].iter
         node.generators[0].iter = ast.Constant(value=None)
         self.hidden.append(targets)
@@ -176,7 +176,7 @@ class _Renamer(ast.NodeTransformer):
             node.name = self.mapping[node.name]
 
     def _outer_parts(self, arguments: ast.arguments) -> None:
-        """Defaults and annotations belong to the scope around the function."""
+        """Visit defaults and annotations, which belong to the enclosing scope."""
         arguments.defaults = [self.visit(item) for item in arguments.defaults]
         arguments.kw_defaults = [item and self.visit(item) for item in arguments.kw_defaults]
         for argument in _argument_nodes(arguments):
@@ -194,7 +194,7 @@ def _arguments(arguments: ast.arguments) -> set[str]:
 
 
 def _locals_of(body: list[ast.stmt]) -> set[str]:
-    """Names that assignments, imports and definitions bind directly in this body."""
+    """Names that assignments, imports, definitions and exception handlers bind directly in this body."""
     names: set[str] = set()
     for node in _same_scope(body):
         if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
@@ -223,7 +223,7 @@ def _same_scope(body: list[ast.stmt]) -> list[ast.AST]:
 
 
 def _edit(text: str, renamer: _Renamer, mapping: Mapping[str, str]) -> str:
-    """Make the renamer's changes in the text."""
+    """Apply the renamer's changes to the text."""
     lines = [line.encode() for line in text.splitlines(keepends=True)]
     tokens: dict[str, list[tuple[int, int]]] = {}
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

@@ -1,10 +1,10 @@
-"""Puts several source files into one module without their names getting in each other's way.
+"""Combines several source files into one module without name collisions.
 
 optimized.py must be one readable file that holds the reference and every member of the portfolio. They stay ordinary
-module-level code (no exec, no nested functions: Triton, `global` and `inspect.getsource` keep working), and only a name
-that two sections bind to different things is renamed in the later one.
+module-level code without exec or nested functions, which keeps Triton, `global` and `inspect.getsource` working. If two
+sections bind a name to different things, the later section's name is changed.
 
-Works on text and syntax trees alone; nothing here runs what it reads.
+This module works on text and syntax trees only; it never runs the code it reads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Section:
 
     Attributes:
         text: module-level code without `from __future__` lines.
-        names: what it binds at module level, with the dotted path for an imported name and None for the rest.
+        names: names bound at module level; each maps to its dotted path if imported, else to None.
         futures: names from its `from __future__` imports.
     """
 
@@ -54,8 +54,8 @@ class Section:
 def cut(source: str, root: str) -> Section:
     """Keep what the class `root` needs, in order and with its comments.
 
-    Left out: the task-only functions and constants, imports of the project, `if __name__ == "__main__"`, and
-    definitions that nothing reaches. Statements with effects of their own stay.
+    Drops task-only functions and constants, imports of the project, `if __name__ == "__main__"` and unreachable
+    definitions. Keeps statements with side effects.
 
     Raises:
         AssemblyError: if the source does not parse, does not define `root`, or needs the project at run time.
@@ -85,7 +85,7 @@ def cut(source: str, root: str) -> Section:
 
 
 def with_types_of(reference: Section, section: Section) -> Section:
-    """The section without named tuples that the reference defines in the same words, so that every member returns the same type."""
+    """Drop named tuples that the reference defines identically, to make every member return the reference's type."""
     theirs = {
         ast.dump(statement) for statement in ast.parse(reference.text).body if _is_named_tuple(statement)
     }
@@ -99,7 +99,7 @@ def with_types_of(reference: Section, section: Section) -> Section:
 
 
 def _is_named_tuple(statement: ast.stmt) -> bool:
-    """Whether a statement defines one, as a class or by a call."""
+    """Whether a statement defines a named tuple, as a class or by a call."""
     if isinstance(statement, ast.ClassDef):
         makers = statement.bases
     elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
@@ -113,7 +113,7 @@ def _is_named_tuple(statement: ast.stmt) -> bool:
 def rename_collisions(
     section: Section, taken: Mapping[str, str | None], suffix: str, also: Mapping[str, str]
 ) -> Section:
-    """Rename what `section` binds differently from `taken`; `also` maps further names to their new ones.
+    """Rename names that `section` binds differently from `taken`; `also` maps further names to new ones.
 
     Raises:
         AssemblyError: if a colliding name cannot be renamed.
@@ -129,7 +129,7 @@ def rename_collisions(
 
 
 def indented(text: str, spaces: int = 4) -> str:
-    """Indent code, leaving the inside of multi-line strings as it is."""
+    """Indent code, but not the inside of multi-line strings."""
     inside: set[int] = set()
     depth: list[int] = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -165,7 +165,7 @@ def _keep(statement: ast.stmt, needed: frozenset[str]) -> bool:
 
 
 def _reachable(statements: Iterable[ast.stmt], root: str) -> frozenset[str]:
-    """Names that `root` or a statement with effects may look up, transitively."""
+    """Names that `root` or a statement with side effects may look up, transitively."""
     users: dict[str, set[str]] = {}
     wanted = [root]
     for statement in statements:
@@ -185,7 +185,7 @@ def _reachable(statements: Iterable[ast.stmt], root: str) -> frozenset[str]:
 
 
 def used_names(statement: ast.stmt) -> set[str]:
-    """Names that a statement mentions, itself or in a function that it defines."""
+    """Names that a statement mentions, including inside functions that it defines."""
     used: set[str] = set()
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
@@ -196,7 +196,7 @@ def used_names(statement: ast.stmt) -> set[str]:
 
 
 def bound_names(statement: ast.stmt) -> dict[str, str | None]:
-    """Names that a module-level statement binds; the dotted path where it imports them."""
+    """Names that a module-level statement binds, with the dotted path of imported names and None for others."""
     bound: dict[str, str | None] = {}
     for node in _walk_same_scope(statement):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -228,7 +228,7 @@ def _walk_same_scope(node: ast.AST) -> Iterable[ast.AST]:
 
 
 def is_main_guard(statement: ast.stmt) -> bool:
-    """Whether a statement is what a file does only as a program."""
+    """Whether a statement is an `if` on `__name__`, as in `if __name__ == "__main__"`."""
     return isinstance(statement, ast.If) and any(
         isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
     )

@@ -1,1 +1,1 @@
-"""What the compiler has to offer: torch.compile in its modes, a CUDA graph, and the code that Inductor generates."""
+"""Compiler-based candidates: torch.compile in its modes, a CUDA graph, and the code that Inductor generates."""

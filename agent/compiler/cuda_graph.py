@@ -1,12 +1,12 @@
-"""A module replayed as a CUDA graph that is captured by hand: one launch a call instead of one for each kernel.
+"""Replays a module as a manually captured CUDA graph: one launch per call instead of one per kernel.
 
-Where launches take longer than kernels do, the reference as a graph is the best that a user could have had without any new
-kernel, and what every candidate is timed against. As a candidate it cannot be much faster than that; it stands in where nothing
-else is. Kernels of one's own in a graph can be.
+If launches take longer than kernels, the reference as a graph is the best a user could get without new kernels, and every
+candidate is timed against it. As a candidate it cannot be much faster than this baseline and serves as the fallback; a
+candidate's own kernels in a graph can be faster.
 
-A graph is no answer inside another capture, under autograd, autocast or a tracer, for inputs that are not tensors on the
-current GPU, for a module that writes into its inputs or its state, or where graphs would hold more than `MOST_BYTES`: there the
-module's own `forward` runs. Each thread and each stream has graphs of its own, and one thread captures at a time.
+A graph cannot replay inside another capture, under autograd, autocast or a tracer, for tensors that are not on the current
+GPU, for a module that writes to its inputs or state, or if graphs would hold more than `MOST_BYTES`. The module's own `forward`
+runs in these cases. Each thread and each stream has its own graphs, and one thread captures at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agent.compiler.modes import COPIED
 from agent.errors import AssemblyError, ProposalFailed
 
 LABEL = "CUDA graph"
-#: As the referee calls it.
+#: The referee's name of this baseline.
 BASELINE = "cuda_graph"
 NOTE = "the reference's own kernels, replayed as a CUDA graph; inputs and outputs copied"
 _OWN = frozenset(
@@ -29,7 +29,7 @@ _OWN = frozenset(
 
 
 def cuda_graph_source(source: str, title: str, root: str = "Model") -> str:
-    """A candidate file that replays a module.
+    """Build a candidate file that replays a module as a CUDA graph.
 
     Args:
         source: the reference, or a candidate.
@@ -37,7 +37,7 @@ def cuda_graph_source(source: str, title: str, root: str = "Model") -> str:
         root: the class to replay: "Model", or "ModelNew" of a candidate.
 
     Raises:
-        ProposalFailed: if there is no such class with a plain forward, or it has graphs of its own.
+        ProposalFailed: if there is no such class with a plain forward, or it makes CUDA graphs itself.
     """
     section = cut_apart(source, _OWN, root)
     text, base = section.text, root

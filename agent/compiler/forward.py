@@ -1,4 +1,4 @@
-"""What a candidate must know of the reference's `forward`: read off its syntax tree, never by importing it."""
+"""Reads the signature of the reference's `forward` from its syntax tree, without importing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agent.errors import AssemblyError, ProposalFailed
 
 @dataclass(frozen=True)
 class Forward:
-    """The parameters of a `forward`: their names, and their text with defaults as it stands behind `self`."""
+    """The parameters of a `forward`: their names, and their text after `self` with defaults."""
 
     names: tuple[str, ...]
     signature: str
@@ -29,16 +29,16 @@ class Forward:
 
 
 def cut_apart(source: str, own: Set[str], root: str = "Model") -> Section:
-    """What class `root` needs of a file, for a candidate file that adds the names `own` to it.
+    """Cut a file down to what class `root` needs, for a candidate file that adds the names `own` to it.
 
     Raises:
-        ProposalFailed: if there is no such class, or it uses one of these names for something else.
+        ProposalFailed: if there is no such class, or the file uses one of these names for something else.
     """
     try:
         section = cut(source, root)
     except AssemblyError as error:
         raise ProposalFailed(str(error)) from error
-    # A module that is imported under its own name means the same in both.
+    # A module imported under its own name means the same in both.
     taken = {name for name, path in section.names.items() if name in own - {root} and path != name}
     if taken:
         raise ProposalFailed(f"the source uses the name {min(taken)} itself")
@@ -76,15 +76,15 @@ def without_docstring(text: str) -> str:
 
 
 def titled(title: str, words: str) -> str:
-    """A file's docstring."""
+    """Format a file's docstring."""
     return f'"""{" ".join(title.split())[:60]}{words}"""'.replace("\\", "")
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Parts of a file, two empty lines apart.
+    """Join parts of a file with two blank lines between them.
 
     Raises:
-        ProposalFailed: they do not make one file.
+        ProposalFailed: the result does not parse.
     """
     text = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
     try:

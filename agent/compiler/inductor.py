@@ -1,8 +1,8 @@
-"""The code that Inductor generates for a task, as it comes, as a candidate file.
+"""Wraps the unmodified code that Inductor generates for a task as a candidate file.
 
-The file holds Inductor's module, the reference (for everything that the code was not made for), and `ModelNew`, which looks at sizes,
-strides and dtypes and hands the tensors over. The capture program is ours, but the untrusted reference shares its process: what it
-wrote is text, its form is checked here, and only the sandbox ever runs it.
+The file holds Inductor's module, the reference (for calls that the code does not cover), and `ModelNew`, which checks sizes, strides
+and dtypes and passes the tensors on. The capture program is ours, but it shares its process with the untrusted reference: its output
+is treated as text, its form is checked here, and only the sandbox runs it.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _PROGRAM = Path(__file__).parent / "sandboxed" / "capture_program.py"
 
 
 def inductor_source(referee: Referee, task: TaskSource, dims: Mapping[str, Any], device: str) -> str:
-    """The candidate file of a task, made in a disposable sandboxed process.
+    """Make the candidate file of a task in a disposable sandboxed process.
 
     Args:
-        referee: whose sandbox runs the compiler.
+        referee: its sandbox runs the compiler.
         task: the reference.
-        dims: the task's dimensions as `Referee.describe` gives them.
+        dims: the task's dimensions as `Referee.describe` returns them.
         device: "cpu" or "cuda".
 
     Raises:
-        ProposalFailed: the compiler's code does not stand alone, or the process died or wrote nonsense; the message says why.
+        ProposalFailed: the compiler's code is not self-contained, or the process died or wrote invalid output; the message says why.
         RefereeLost: the referee died.
     """
     files = {"reference.py": task.source, "request.json": json.dumps({"dims": dims, "device": device})}
-    # A GPU's driver reserves far more address space than it uses, so a limit on memory would refuse it.
+    # A GPU driver reserves far more address space than it uses; a memory limit would make it fail.
     memory_bytes = None if device == "cuda" else _MEMORY_BYTES
     result = referee.run_tool(
         _PROGRAM.read_text(),
@@ -61,7 +61,7 @@ def inductor_source(referee: Referee, task: TaskSource, dims: Mapping[str, Any],
 
 
 def assemble(data: bytes, reference: str, title: str) -> str:
-    """The candidate file for what the capture program wrote; the same bytes give the same text.
+    """Build the candidate file from the capture program's output; the same bytes give the same text.
 
     Raises:
         ProposalFailed: see `inductor_source`.
@@ -96,7 +96,7 @@ def assemble(data: bytes, reference: str, title: str) -> str:
     whole = joined([head, imports, module, without_docstring(section.text), model])
     return cut_apart(
         whole, set(), "ModelNew"
-    ).text  # without the many names that Inductor binds and this code does not use
+    ).text  # drops the many names that Inductor binds and this code does not use
 
 
 _MODEL = '''\

@@ -1,8 +1,8 @@
-"""`torch.compile` in its modes, each as a candidate source file.
+"""The modes of `torch.compile`, each as a candidate source file.
 
-The compiler's own settings are passed as `options`, so that nothing global changes. Every module and every set of input
-sizes compiles its own copy of `forward`: torch.compile keeps its cache by code object, walks it one entry after the other on
-each call, and gives up for good after eight.
+Compiler settings are passed as `options`, which leaves global state unchanged. Every module and every set of input sizes
+compiles its own copy of `forward`: torch.compile caches by code object, searches the cache linearly on each call, and stops
+compiling after eight entries.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from agent.compiler.forward import cut_apart, forward_of, joined, titled, withou
 
 @dataclass(frozen=True)
 class Mode:
-    """One way to call the compiler; code is made for exactly the sizes at hand.
+    """One way to call the compiler; it generates code for exactly the given sizes.
 
     Attributes:
-        label: for tables.
-        baseline: what the referee calls the baseline that this is, see `baseline_name`.
-        options: settings by Inductor's dotted names, those of the baseline.
-        graphs: outputs live in a CUDA graph's memory and must be copied out.
-        one_thread: on a CPU, code without threads.
-        words: what a reader should know, one clause.
+        label: name for tables.
+        baseline: the referee's name of the equivalent baseline, see `baseline_name`.
+        options: settings by Inductor's dotted names, equal to the baseline's.
+        graphs: whether outputs live in a CUDA graph's memory and must be copied out.
+        one_thread: whether to generate single-threaded code, on a CPU.
+        words: a description for readers, one clause.
     """
 
     label: str
@@ -67,17 +67,17 @@ CUDA_MODES = (
 
 
 def modes(device: str) -> tuple[Mode, ...]:
-    """The modes of "cpu" or "cuda", the default one first, and last what compiles longest."""
+    """The modes of "cpu" or "cuda": the default mode first, the slowest to compile last."""
     return CUDA_MODES if device == "cuda" else CPU_MODES
 
 
 def baseline_name(mode: Mode, device: str, threads: int) -> str:
-    """The referee's name of the baseline that a mode is: on a CPU with its number of threads."""
+    """The referee's name of the baseline equivalent to a mode; on a CPU it includes the number of threads."""
     return mode.baseline if device == "cuda" else f"{mode.baseline}/{1 if mode.one_thread else threads}t"
 
 
 def mode_source(mode: Mode, reference: str, title: str) -> str:
-    """A candidate file that compiles the reference in one mode.
+    """Build a candidate file that compiles the reference in one mode.
 
     Raises:
         ProposalFailed: if the reference does not define a class Model with a plain forward.
@@ -155,7 +155,7 @@ MARK
         """Copies and pickles compile for themselves."""
         return {**self.__dict__, "_compiled": {}}
 '''
-# A graph of its own would end a capture that is under way.
+# Starting a graph here would invalidate a capture in progress.
 _CAPTURING = """\
         if torch.cuda.is_current_stream_capturing():
             return super().forward(CALL)

@@ -1,3 +1,3 @@
-"""The static dispatcher: cheap integer features of a call, a small tree over them, and the tree as Python and in words."""
+"""The static dispatcher: cheap integer features of a call and a small decision tree, printed as Python and in words."""
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The domain a member was judged on, as conditions that optimized.py can check on every call.
 
-The task says how its inputs and constructor arguments follow from its dimensions only in code, which runs nowhere but
-in the sandbox. So a tool program builds them there at a few sizes (on torch's meta device, without memory), and each
-axis is explained as a constant, a dimension, `a * dim + b`, or a product of two dimensions. What cannot be explained
-is not guessed: then only the very shapes that were probed belong to the domain.
+Only the task's code says how its inputs and constructor arguments depend on its dimensions, and that code runs only in
+the sandbox. A tool program builds them there at a few sizes (on torch's meta device, without memory). Each axis is then
+fitted as a constant, a dimension, `a * dim + b` or `a * dim1 * dim2 + b`. If an axis has no fit, nothing is guessed: the
+domain holds only the shapes that were probed.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Expression:
 
     @property
     def plain_dim(self) -> str | None:
-        """The dimension this is equal to, if it is just one."""
+        """The dimension that this expression equals, or None."""
         return self.dims[0] if len(self.dims) == 1 and self.factor == 1 and self.offset == 0 else None
 
 
 @dataclass(frozen=True)
 class TensorInput:
-    """A tensor that `forward` takes: where it is found, and its axes (None when they could not be explained)."""
+    """A tensor argument of `forward`: the Python expression for it, and its axes (None if they have no fit)."""
 
     place: str
     axes: tuple[Expression, ...] | None
@@ -61,7 +61,7 @@ class TensorInput:
 
 @dataclass(frozen=True)
 class ValueInput:
-    """A plain value that `forward` or the constructor takes: an expression, or one of a few values."""
+    """A plain argument of `forward` or the constructor: an expression, or one of a few values."""
 
     place: str
     expression: Expression | None
@@ -73,18 +73,18 @@ class Domain:
     """What the members were judged on.
 
     Attributes:
-        dims: legal values per dimension as the task declares them.
+        dims: legal values of each dimension as the task declares them.
         inputs: how many values `get_inputs` returns.
         tensors: tensor inputs in the order of the call.
         values: plain inputs.
         containers: (place, type name, length) of lists and tuples among the inputs.
         constructor: checked constructor arguments; `place` is the argument's name.
         dtypes: the combinations of input dtypes that occur, in the order of `tensors`.
-        shapes: when an axis could not be explained, the only shapes allowed; else None.
+        shapes: if an axis has no fit, the only shapes allowed; else None.
         elements: total input elements at each probed point, keyed by `dims_key`.
-        dtypes_at: dtypes of the tensors at each probed point, likewise.
-        training: whether calls were in training mode.
-        backward: whether calls were forward and backward.
+        dtypes_at: dtypes of the tensors at each probed point, keyed by `dims_key`.
+        training: whether the judged calls ran in training mode.
+        backward: whether the judged calls ran forward and backward.
     """
 
     dims: Dims
@@ -114,8 +114,8 @@ def probe_domain(
     Args:
         task: the reference; runs in the sandbox only.
         description: `Referee.describe`'s answer, for the declared dimensions.
-        shapes: further points to build, for example all judged ones; their element counts are kept.
-        arguments: names of `forward`'s arguments, as Python expressions for where a value is found.
+        shapes: further points to build, for example all judged shapes; their element counts are kept.
+        arguments: Python expressions for `forward`'s arguments.
 
     Raises:
         AssemblyError: if the inputs cannot be built or described.
@@ -145,13 +145,13 @@ def probe_domain(
 
 
 def fit(dims: Dims, points: Sequence[Dims], found: Any, arguments: Sequence[str]) -> Domain:
-    """Explain probed inputs by the dimensions.
+    """Fit the probed inputs as functions of the dimensions.
 
     Args:
         dims: declared dimensions ({"min", "max", "multiple_of"} or {"choices"}).
         points: the assignments that were probed.
-        found: per point {"constructor": [...], "inputs": [...]} as the probe program writes it; untrusted.
-        arguments: where the inputs are found, see `probe_domain`.
+        found: the probe program's untrusted output: {"constructor": [...], "inputs": [...]} for each point.
+        arguments: see `probe_domain`.
 
     Raises:
         AssemblyError: if inputs differ in kind between points, or are of a kind the dispatcher cannot check.
@@ -204,7 +204,7 @@ def _program() -> str:
 
 
 def _points(dims: Dims, shapes: Sequence[Dims]) -> list[dict[str, Any]]:
-    """Defaults, each dimension alone at other legal values, all of them moved, and `shapes`; without repeats."""
+    """Points to probe, without repeats: the defaults, each dimension varied alone, all varied together, and `shapes`."""
     default = {name: dim["default"] for name, dim in dims.items()}
     points = [default]
     moved = dict(default)
@@ -214,7 +214,7 @@ def _points(dims: Dims, shapes: Sequence[Dims]) -> list[dict[str, Any]]:
         else:
             step = dim.get("multiple_of") or 1
             low, high = -(-dim["min"] // step) * step, dim["max"] // step * step
-            # Different dimensions take different steps, so that none of them moves in parallel with another.
+            # Each dimension takes a different step, which keeps any two from varying in proportion.
             tries = [low, low + (number + 1) * step, low + (2 * number + 5) * step, dim["default"] - step]
             others = [value for value in tries if low <= value <= high and value != dim["default"]]
         points += [{**default, name: value} for value in others]
@@ -226,7 +226,7 @@ def _points(dims: Dims, shapes: Sequence[Dims]) -> list[dict[str, Any]]:
 
 
 def _leaves(inputs: Any, places: Sequence[str]) -> list[tuple[str, str, Any]]:
-    """(place, kind, content) of every input, nested lists opened."""
+    """(place, kind, content) of every input, with nested lists flattened."""
     if len(inputs) > len(places):
         raise AssemblyError("get_inputs returns more values than forward takes")
     leaves: list[tuple[str, str, Any]] = []
@@ -310,7 +310,7 @@ def _explain(values: Sequence[int], points: Sequence[Dims]) -> Expression | None
 
 
 def _line(inputs: Sequence[int], outputs: Sequence[int], names: tuple[str, ...]) -> Expression | None:
-    """`factor * input + offset` through every pair, or None."""
+    """The fit `factor * input + offset` through every pair, or None."""
     pairs = sorted(set(zip(inputs, outputs, strict=True)))
     if len(pairs) < 3 or pairs[0][0] == pairs[-1][0]:  # two points always lie on a line
         return None

@@ -1,8 +1,9 @@
-"""What a dispatcher may ask of a call: integers that cost some tens of nanoseconds and that text and training agree on.
+"""The features a dispatcher may test: integers that cost tens of nanoseconds and are equal in the fit and in generated code.
 
-Sizes, their products, divisibility (16 bytes is what vector loads and TMA take), how many tiles there are and how full their
-last round over the multiprocessors is, and dtypes. Alignment and wave phase are the two families that paid in measured GEMM
-data (W. Joubert et al., CUG 2022). `bit_length` of a size is no feature of its own: a tree splits both at the same places.
+They are sizes, products of sizes, divisibility (vector loads and TMA need 16 bytes), the number of tiles, the occupancy of the
+last wave of tiles over the multiprocessors, and dtypes. In measured GEMM data, alignment and wave phase were the two families
+that paid (W. Joubert et al., CUG 2022). `bit_length` of a size is not a feature, since a tree can split it only where it can
+split the size.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from agent.dispatch.domain import Domain, Expression, dims_key
 
 _TIERS = (2, 4, 8, 16, 32, 64, 128)
 _TILES = (64, 128)
-#: Kinds in the order in which they are preferred where they split equally well: what is easier to read first.
+#: Kinds, the most readable first; this order breaks ties between equally good splits.
 KINDS = ("dtype", "size", "elements", "product", "divisible", "tiles", "fill")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A call, as far as features see it.
+    """The parts of a call that features read.
 
     Attributes:
         dims: value of each dimension.
-        dtypes: of the tensor inputs in the order of the call; empty where they are not known.
-        elements: of all tensor inputs together; None where it is not known.
+        dtypes: dtypes of the tensor inputs in the order of the call; empty if unknown.
+        elements: total elements of all tensor inputs; None if unknown.
     """
 
     dims: Mapping[str, Any]
@@ -37,15 +38,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Feature:
-    """An integer that follows from a call.
+    """An integer computed from a call.
 
     Attributes:
         kind: one of KINDS.
         dims: the dimensions that it reads.
-        number: divisor of `divisible`, tile of `tiles` and `fill`, index of the input of `dtype`.
-        processors: multiprocessors, of `fill`.
-        dtype: of `dtype`.
-        axes: of `elements`: the axes of each tensor input; empty where they do not follow from the dimensions.
+        number: divisor for `divisible`, tile size for `tiles` and `fill`, index of the input for `dtype`.
+        processors: number of multiprocessors, for `fill`.
+        dtype: the dtype to compare with, for `dtype`.
+        axes: for `elements`: the axes of each tensor input; empty if they do not follow from the dimensions.
     """
 
     kind: str
@@ -57,11 +58,11 @@ class Feature:
 
     @property
     def is_condition(self) -> bool:
-        """Whether it is 1 or 0, so that it is asked without a limit."""
+        """Whether the value is only 1 or 0 and a split needs no limit."""
         return self.kind in ("dtype", "divisible")
 
     def value(self, point: Point) -> int:
-        """What it is for a call; for conditions 1 where they hold."""
+        """The value for a call; a condition is 1 if it holds and 0 if not."""
         sizes = [int(point.dims[name]) for name in self.dims]
         match self.kind:
             case "dtype":
@@ -85,7 +86,7 @@ class Feature:
         return product
 
     def condition(self, limit: int, names: Mapping[str, str], places: Sequence[str]) -> str:
-        """The question "at most `limit`?" (of conditions: "does it hold?") as Python.
+        """The test "at most `limit`" (for conditions, "it holds") as Python.
 
         Args:
             limit: ignored by conditions.
@@ -112,7 +113,7 @@ class Feature:
         return f"{' * '.join(local)} <= {limit}"
 
     def words(self, limit: int, holds: bool) -> str:
-        """The same for a reader, or its opposite."""
+        """The same test in words; negated unless `holds`."""
         of = " x ".join(self.dims)
         match self.kind:
             case "dtype":
@@ -132,15 +133,15 @@ class Feature:
 def features_of(
     domain: Domain, dims: Iterable[str], points: Sequence[Point], processors: int
 ) -> list[Feature]:
-    """Every feature that tells at least two of `points` apart, those that are easier to read first.
+    """Every feature that separates at least two of `points`, the most readable first.
 
-    Of those that put the points into the same order the first one is enough: a tree can cut them at the same places only.
+    Of features that order the points identically, only the first is kept: a tree can split them only at the same places.
 
     Args:
         domain: what the members were judged on.
         dims: the dimensions that the dispatcher has as local variables.
         points: the calls that were timed.
-        processors: multiprocessors of the GPU; 0 for a CPU.
+        processors: number of multiprocessors of the GPU; 0 for a CPU.
     """
     known = sorted(name for name in dims if all(type(point.dims.get(name)) is int for point in points))
     found = [Feature("size", (name,)) for name in known]
@@ -173,7 +174,7 @@ def features_of(
 
 
 def points_of(shapes: Iterable[Mapping[str, Any]], domain: Domain | None) -> list[Point]:
-    """The calls at these shapes, with the dtypes that were seen there."""
+    """The calls at these shapes, with the dtypes and element counts probed there."""
     if domain is None:
         return [Point(dims) for dims in shapes]
     found = []

@@ -1,4 +1,4 @@
-"""A tree that picks a member for a call: its two kinds of nodes, and its forms as Python and in words."""
+"""A decision tree that picks a member for a call, and its text as Python and in words."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from agent.dispatch.features import Feature, Point
 
 @dataclass(frozen=True)
 class Leaf:
-    """Here one member runs.
+    """A leaf that runs one member.
 
     Attributes:
         member: its index; None for the reference.
-        why: what the measurements there say, for a reader.
-        faster: whether it is confidently faster than the best baseline there.
+        why: a summary of the leaf's measurements in words.
+        faster: whether the member is confidently faster than the best baseline at this leaf.
     """
 
     member: int | None
@@ -25,13 +25,13 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Split:
-    """A question.
+    """An inner node that tests one feature.
 
     Attributes:
-        feature: what is asked for.
-        limit: `low` is for calls where the feature is at most this; of conditions, where they hold.
-        low: the one side.
-        high: the other.
+        feature: the feature to test.
+        limit: calls whose feature is at most this go to `low`; for conditions it is ignored.
+        low: the subtree for calls that pass the test; for conditions, where they hold.
+        high: the subtree for other calls.
     """
 
     feature: Feature
@@ -40,7 +40,7 @@ class Split:
     high: Node
 
     def side(self, point: Point) -> Node:
-        """Where a call goes."""
+        """The subtree for a call."""
         value = self.feature.value(point)
         return self.low if (value == 1 if self.feature.is_condition else value <= self.limit) else self.high
 
@@ -49,14 +49,14 @@ Node = Leaf | Split
 
 
 def member_at(tree: Node, point: Point) -> int | None:
-    """Which member the tree picks for a call."""
+    """The member that the tree picks for a call; None for the reference."""
     while isinstance(tree, Split):
         tree = tree.side(point)
     return tree.member
 
 
 def leaves(tree: Node) -> Iterator[Leaf]:
-    """Every leaf, in the order of the text."""
+    """Every leaf, in the order of `python_lines`."""
     if isinstance(tree, Leaf):
         yield tree
     else:
@@ -65,12 +65,12 @@ def leaves(tree: Node) -> Iterator[Leaf]:
 
 
 def depth(tree: Node) -> int:
-    """Questions on the longest way; 0 for a leaf."""
+    """The number of splits on the longest path; 0 for a leaf."""
     return 0 if isinstance(tree, Leaf) else 1 + max(depth(tree.low), depth(tree.high))
 
 
 def simplified(tree: Node) -> Node:
-    """The tree without questions whose answer changes nothing."""
+    """The tree without splits whose two sides run the same member."""
     if isinstance(tree, Leaf):
         return tree
     low, high = simplified(tree.low), simplified(tree.high)
@@ -80,7 +80,7 @@ def simplified(tree: Node) -> Node:
 
 
 def renumbered(tree: Node, number: Mapping[int, int]) -> Node:
-    """The tree with other indices for its members."""
+    """The tree with its member indices mapped by `number`."""
     if isinstance(tree, Leaf):
         return tree if tree.member is None else replace(tree, member=number[tree.member])
     return Split(tree.feature, tree.limit, renumbered(tree.low, number), renumbered(tree.high, number))
@@ -89,13 +89,13 @@ def renumbered(tree: Node, number: Mapping[int, int]) -> Node:
 def python_lines(
     tree: Node, names: Mapping[str, str], places: Sequence[str], remark: Callable[[int | None], str]
 ) -> list[str]:
-    """The tree as the end of a function's body, without indentation: it returns a member's index, or None for the reference.
+    """The tree as unindented lines that end a function body and return a member's index, or None for the reference.
 
     Args:
         tree: the tree.
         names: local variable of each dimension.
         places: expression of each tensor input.
-        remark: one line of plain text for the comment beside a leaf.
+        remark: gives one line of plain text for the comment beside a leaf.
     """
     if isinstance(tree, Leaf):
         return [f"return {tree.member}  # {remark(tree.member)}"]
@@ -108,7 +108,7 @@ def python_lines(
 
 
 def sentences(tree: Node, name: Callable[[int | None], str]) -> list[tuple[str, str, str]]:
-    """For each leaf: where, which member, and why."""
+    """For each leaf: its condition, its member and the reason, in words."""
     return [(" and ".join(path) or "everywhere", name(leaf.member), leaf.why) for path, leaf in _paths(tree)]
 
 

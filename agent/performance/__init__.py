@@ -1,1 +1,1 @@
-"""Work per second over sizes as a map, sizes that fall behind their neighbors, and what calls cost."""
+"""A map of throughput by size, sizes slower than their neighbors predict, and the cost of calls."""

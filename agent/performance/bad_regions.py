@@ -1,9 +1,9 @@
-"""Sizes at which less gets done than the sizes around them promise, in words.
+"""Finds sizes with less throughput than neighboring sizes predict, and describes them in words.
 
-What a size should reach is a plane through the logarithms of its nearest neighbors' rates (without its own), since rates
-rise with size until the machine is full and no size is bad for being small. One that reaches less than seven tenths of it is
-bad; bad sizes near each other are one region, and what they have in common and most others do not is named: a dimension
-that is odd, one that no wide load divides, one just above a power of two.
+The prediction for a size is a plane fitted to the logarithms of its nearest neighbors' rates (without its own), since rates
+rise with size until the machine is saturated and a size is not bad for being small. A size that reaches less than seven
+tenths of its prediction is bad. Bad sizes near each other form one region, described by a property that they share and most
+other sizes lack: a dimension that is odd, not divisible by 8, or just above a power of two.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from agent.performance.rate_map import Point, Points
 
-#: Of what its neighbors promise.
+#: A size below this share of its prediction is bad.
 BAD = 0.7
 _NEIGHBORS = 10
-#: Octaves within which bad sizes are one region.
+#: Maximum distance in octaves between neighboring bad sizes of one region.
 _REGION_OCTAVES = 1.0
-#: A property explains a region if no more of the other shapes have it.
+#: A property explains a region if at most this share of the other shapes has it.
 _COMMON = 0.5
 _MOST_SENTENCES = 6
 Vector = npt.NDArray[np.float64]
@@ -33,8 +33,8 @@ class Region:
 
     Attributes:
         points: the shapes.
-        shares: what each reaches of what its neighbors promise.
-        why: what they have in common, in words; empty where nothing stands out.
+        shares: rate of each shape over its prediction.
+        why: their common property in words; empty if there is none.
     """
 
     points: tuple[Point, ...]
@@ -43,7 +43,7 @@ class Region:
 
 
 def sentences(found: Points) -> list[str]:
-    """What to say beside the map: bad regions of the reference and of what was delivered, and where that is slower."""
+    """The text beside the map: bad regions of the reference and of the optimized module, and shapes where that is slower."""
     if len(found.points) < _least(found):
         few = f"{len(found.points)} timed shapes are too few to tell a bad size from its neighbors"
         return [f"{few} ({_least(found)} would do)."]
@@ -66,7 +66,7 @@ def sentences(found: Points) -> list[str]:
 
 
 def bad_regions(found: Points, *, optimized: bool) -> list[Region]:
-    """Regions of bad sizes, the worst first; none where there are too few shapes to tell."""
+    """Regions of bad sizes, the worst first; none if there are too few shapes to tell."""
     if len(found.points) < _least(found):
         return []
     logs = np.log2([[max(size, 1) for size in point.sizes] for point in found.points])
@@ -84,7 +84,7 @@ def bad_regions(found: Points, *, optimized: bool) -> list[Region]:
 
 
 def _expected(logs: Vector, rates: Vector) -> Vector:
-    """What the neighbors of each shape promise: the logarithm of a rate."""
+    """The logarithm of the rate that the neighbors of each shape predict."""
     count = min(_NEIGHBORS, len(rates) - 1)
     steps = logs[None, :, :] - logs[:, None, :]  # [shape, other shape, size]
     distances = np.abs(steps).max(axis=2)
@@ -93,16 +93,16 @@ def _expected(logs: Vector, rates: Vector) -> Vector:
     closeness = 1.0 / (0.5 + np.take_along_axis(distances, near, axis=1))
     beside = np.take_along_axis(steps, near[:, :, None], axis=1)
     matrix = np.concatenate([np.ones((*near.shape, 1)), beside], axis=2)
-    # A little ridge on the slopes, since neighbors may lie on a line.
+    # A small ridge penalty on the slopes, since neighbors may be collinear.
     pull = np.diag([0.0] + [0.05] * logs.shape[1])
     weights = closeness
-    # Again and again, by less of those that are far off: another bad size must not lower what its neighbors promise.
+    # Refit with less weight on outliers: another bad size must not lower the prediction.
     for _ in range(3):
         weighted = (matrix * weights[:, :, None]).swapaxes(1, 2)
         solution = np.linalg.solve(weighted @ matrix + pull, weighted @ rates[near][:, :, None])
         off = rates[near] - (matrix @ solution)[:, :, 0]
         weights = closeness / (1.0 + (off / 0.2) ** 2)
-    # A slope does not go on for ever: nothing is promised that no neighbor reaches.
+    # Do not extrapolate the slope: cap the prediction at the fastest neighbor.
     found: Vector = np.minimum(solution[:, 0, 0], rates[near].max(axis=1))
     return found
 
@@ -129,7 +129,7 @@ def _why(found: Points, inside: Sequence[Point], others: Sequence[Point]) -> str
                 common = sum(has(point.sizes[index]) for point in others) / max(len(others), 1)
                 if common <= _COMMON:
                     reasons.append(f"{name} is {words}")
-                break  # an odd size is not divisible by 8, either: the first that holds says most
+                break  # an odd size is also not divisible by 8: the first property that holds is the most specific
     return " and ".join(reasons)
 
 
@@ -169,5 +169,5 @@ def _shape(point: Point) -> str:
 
 
 def _least(found: Points) -> int:
-    """Fewest shapes that can tell: a plane needs one more than there are dimensions, and some to be wrong about."""
+    """Minimum number of shapes: a plane needs one more than there are dimensions, plus some residual degrees of freedom."""
     return len(found.names) + 5

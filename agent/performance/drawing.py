@@ -1,4 +1,4 @@
-"""The performance map as SVG: for a page, where its style sheet colors the text, or as a file of its own."""
+"""Draws the performance map as SVG, for a page whose style sheet colors the text or as a standalone file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ text { font: 12px system-ui, sans-serif; fill: #1b1f1e; } .axis { fill: #565d5b;
 
 
 def draw(chart: RateMap, *, as_file: bool = False) -> Markup:
-    """The picture; every text in it is escaped, since names of dimensions come from users.
+    """Draw the map; every text is escaped, since users choose the names of dimensions.
 
-    Written by functions: a template takes a step for each attribute, and a page with this map has hundreds.
+    Uses functions because a template takes a step for each attribute, and a page with this map has hundreds.
 
     Args:
         chart: from :func:`agent.performance.rate_map.rate_map`.
-        as_file: with a style sheet of its own.
+        as_file: whether to include a style sheet.
     """
     name, width, height = escape(chart.name), _px(chart.width_px), _px(chart.height_px)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" class="chart map" viewBox="0 0 {width} {height}" ']

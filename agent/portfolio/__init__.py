@@ -1,4 +1,4 @@
-"""Which accepted candidates are delivered, and which of them runs where; from validation verdicts alone."""
+"""Selects the accepted candidates to deliver and the calls each one runs, from validation verdicts alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From validated candidates to what optimized.py consists of: members, the tree that picks one, and what each brings."""
+"""Builds a portfolio from validated candidates: its members, the tree that picks one, and each candidate's gain."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from agent.portfolio.tree_fitting import TreeFitter
 
 @dataclass(frozen=True)
 class Gain:
-    """What a candidate is worth to the portfolio.
+    """A candidate's contribution to the portfolio.
 
     Attributes:
         sha256: the candidate.
         label: its label.
         origin: its origin.
         member: whether the tree uses it.
-        ratio: of members, by how much the geometric mean over the timed shapes falls without them; of others, by how much it would
-            rise with them, if each shape got its best member. 1 is nothing.
+        ratio: for a member of the cover, the factor by which the geometric mean over the timed shapes falls without it; for others,
+            the factor by which it would rise with it. Each shape gets its best member. 1 means no effect.
     """
 
     sha256: str
@@ -42,20 +42,20 @@ class Gain:
 
 @dataclass(frozen=True)
 class Portfolio:
-    """What was chosen.
+    """The chosen members and the tree that picks among them.
 
     Attributes:
-        members: those that the tree uses, candidates before ways to run the reference, the one that runs most first.
-        tree: which member runs where; its leaves hold indices into `members`.
-        decision: "faster" when a leaf beats the best baseline confidently on validation, "same" when nothing does and what comes
-            nearest to it stands in, "slower" when even that was not to be had.
+        members: what the tree uses: candidates first, then deployable baselines, each in descending order of the calls they get.
+        tree: picks the member for a call; its leaves hold indices into `members`.
+        decision: "faster" if the portfolio confidently beats the best baseline on validation; else "same" if `winner` is a
+            compiler mode or not confidently slower than the best baseline; else "slower".
         reason: one sentence.
-        gains: of every validated candidate.
-        efficiency: of what the tree picks against the best of all candidates at each timed shape, geometric mean.
-        shapes: timed shapes.
-        goal: the group of shapes where what the tree picks gains least, for who goes on; None if none is clearly worse.
-        baseline: the best way to run the reference that anybody has, where that is faster than the reference as it is and no member:
-            who times members where they run must time it, too.
+        gains: one entry for each validated candidate.
+        efficiency: speed of the tree's picks relative to the best candidate at each timed shape, geometric mean.
+        shapes: number of timed shapes.
+        goal: the group of shapes where the tree's picks gain least, as a target for further search; None if none is clearly worse.
+        baseline: the fastest deployable baseline, if it is faster than the plain reference and not a member. Code that times
+            members in place must time it as well.
     """
 
     members: tuple[Entry, ...]
@@ -70,16 +70,16 @@ class Portfolio:
 
     @property
     def delivered(self) -> tuple[Entry, ...]:
-        """What the file holds: the members, and after them the baseline."""
+        """The contents of the file: the members, then the baseline."""
         return (*self.members, self.baseline) if self.baseline is not None else self.members
 
     @property
     def winner(self) -> Entry:
-        """The candidate that runs on most shapes; a baseline where no candidate runs anywhere."""
+        """The candidate that gets the most calls; a baseline if the tree uses no candidate."""
         return self.members[0]
 
     def told(self) -> dict[str, Any]:
-        """The tree in words and what each candidate brings, as a JSON value."""
+        """The tree in words and each candidate's gain, as a JSON value."""
 
         def name(index: int | None) -> str:
             return "the reference" if index is None else self.members[index].candidate.label
@@ -115,15 +115,15 @@ def build_portfolio(
 
     Args:
         entries: accepted candidates with validation verdicts.
-        domain: what the dispatcher can tell of a call; None for nothing.
+        domain: what the dispatcher can read from a call; None for no features.
         dims: dimensions that the dispatcher has as local variables.
-        processors: multiprocessors of the GPU; 0 for a CPU.
-        most: members, the reference among them.
-        batch_invariant: one member for all sizes, so that a row's result does not depend on how many rows there are; at most the
-            dtype decides.
+        processors: number of multiprocessors of the GPU; 0 for a CPU.
+        most: maximum number of members, including the reference.
+        batch_invariant: use one member for all sizes, which keeps a row's result independent of the number of rows; splits may
+            test only the dtype.
 
     Returns:
-        None where nothing is worth running instead of the reference.
+        None if nothing is worth running instead of the reference.
     """
     if not entries:
         return None
@@ -132,7 +132,7 @@ def build_portfolio(
     always = () if standing_in is None or most <= 2 else (standing_in,)
     chosen = cover(table, most, always)
     members = list(chosen.members) or [int(np.argmax(table.weights @ table.filled))]
-    # Who is no faster than the members brings them nothing, unless it needs less energy.
+    # A candidate that is no faster than the members is useful only if it needs less energy.
     thrifty = [
         column
         for column, entry in enumerate(entries)
@@ -176,7 +176,7 @@ def build_portfolio(
 
 
 def _best_deployable(table: Table) -> int | None:
-    """The way to run the reference that is fastest over all shapes, if it is faster than the reference as it is."""
+    """The deployable baseline that is fastest over all shapes, if it beats the plain reference by more than 1 %."""
     means = table.weights @ table.filled
     reference = float(table.weights @ table.reference)
     columns = [column for column in range(len(table.entries)) if table.deployable(column)]
@@ -185,7 +185,7 @@ def _best_deployable(table: Table) -> int | None:
 
 
 def _by_weight(table: Table, picked: Sequence[int | None]) -> list[int]:
-    """The columns that the tree uses: candidates before baselines, that of most calls first."""
+    """The columns that the tree uses: candidates before baselines, each by descending weight of their shapes."""
     weights: dict[int, float] = {}
     for column, weight in zip(picked, table.weights, strict=True):
         if column is not None:
@@ -201,7 +201,7 @@ def _by_weight(table: Table, picked: Sequence[int | None]) -> list[int]:
 
 
 def _logs(table: Table, picked: Sequence[int | None]) -> list[float]:
-    """Log speedup of what runs at each shape."""
+    """Log speedup of the picked column at each shape."""
     filled = table.filled
     return [
         float(table.reference[line] if column is None else filled[line, column])

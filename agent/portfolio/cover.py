@@ -1,4 +1,4 @@
-"""Which few candidates together cover the shapes: a greedy cover of mean log regret, with the reference always a member."""
+"""Selects a few candidates that together cover the shapes: a greedy cover by mean log regret that always includes the reference."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from agent.portfolio.entries import TIE, Entry
 from agent.portfolio.table import Array, Table, tabulate
 
-#: Of a portfolio, the reference among them.
+#: Maximum members of a portfolio, including the reference.
 MOST_MEMBERS = 8
-#: A member more must lift the geometric mean over the shapes by so much, or the slowest twentieth of them.
+#: A further member must lift the geometric mean over the shapes, or their 5th percentile, by at least this much.
 _LIFT_MEAN, _LIFT_P5 = math.log(1.01), math.log(1.02)
 
 
@@ -22,9 +22,9 @@ class Cover:
     """Columns of a table.
 
     Attributes:
-        members: in the order in which they were taken; the reference is a member besides.
-        marginal: for each column of the table what it brings: of members, what the geometric mean loses without them; of others,
-            what it would gain. As a log ratio.
+        members: in the order of selection; the reference is an implicit member.
+        marginal: for each column of the table, as a log ratio: what the geometric mean loses without it if it is a member, or
+            would gain with it if not.
     """
 
     members: tuple[int, ...]
@@ -32,12 +32,12 @@ class Cover:
 
 
 def cover(table: Table, most: int = MOST_MEMBERS, always: Sequence[int] = ()) -> Cover:
-    """Take the candidate that lifts the cover most, until none lifts it by 1 % in the mean or 2 % at the 5th percentile.
+    """Add the candidate that lifts the cover most until none lifts the mean by 1 % or the 5th percentile by 2 %.
 
     Args:
-        table: what was measured.
-        most: members, the reference among them.
-        always: columns to begin with.
+        table: the measurements.
+        most: maximum number of members, including the reference.
+        always: columns to start with.
     """
     filled = table.filled
     members = list(always)
@@ -50,7 +50,7 @@ def cover(table: Table, most: int = MOST_MEMBERS, always: Sequence[int] = ()) ->
 
 
 def covering(entries: Sequence[Entry]) -> list[Entry]:
-    """Those that a portfolio of these candidates would keep; what only they reach is what a user would get."""
+    """The candidates that a portfolio would keep; together they determine the speed a user would get."""
     return [entries[column] for column in cover(tabulate(entries)).members] if entries else []
 
 
@@ -66,7 +66,7 @@ def _next(table: Table, filled: Array, members: Sequence[int]) -> int | None:
             lifts.append((lift, column))
     if not lifts:
         return None
-    # What is as good to a user is chosen by what is easier to read, then by age, as in `rank`.
+    # Among near ties prefer the shorter source, then the older candidate, as in `rank`.
     near = [column for lift, column in lifts if lift >= max(lifts)[0] + math.log(1 - TIE)]
     return min(near, key=lambda column: (table.entries[column].lines, table.entries[column].order))
 
@@ -82,7 +82,7 @@ def _marginal(table: Table, filled: Array, members: Sequence[int]) -> tuple[floa
 
 
 def _best(table: Table, filled: Array, members: Sequence[int]) -> Array:
-    """Log speedup of the best member at each shape, the reference among them."""
+    """Log speedup of the best member or the reference at each shape."""
     columns = [filled[:, member] for member in members]
     best: Array = np.maximum.reduce([table.reference, *columns])
     return best
@@ -93,7 +93,7 @@ def _mean(table: Table, values: Array) -> float:
 
 
 def _p5(table: Table, values: Array) -> float:
-    """The value below which at most a twentieth of the weight lies."""
+    """The weighted 5th percentile: at most a twentieth of the weight lies below it."""
     order = np.argsort(values, kind="stable")
     below = np.cumsum(table.weights[order])
     return float(values[order][np.searchsorted(below, 0.05, side="right")])

@@ -1,10 +1,10 @@
-"""Two questions at once, for trees: where neither pays alone and both together do.
+"""Looks two splits ahead: finds pairs of splits that pay together where neither pays alone.
 
-A kernel that wins at wide rows of aligned length and loses at all others is never found by questions that are asked one at a
-time: among wide rows it loses as often as it wins, and so it does among aligned ones. On an H200 a layer norm was like that.
+A kernel that wins only at wide rows of aligned length cannot be found by one split at a time: it loses as often as it wins among
+wide rows, and also among aligned rows. A layer norm on an H200 behaved like this.
 
-Thousands of pairs are tried, so the best of them gains something by luck alone. How much is found out by shuffling: what members
-are worth goes to other shapes of the same rows, where sizes have nothing to do with it, and a pair must gain more than there.
+Thousands of pairs are tried, so the best one gains something by luck alone. A permutation test measures how much: it shuffles
+the members' worth among the node's shapes, which breaks any relation to sizes, and a pair must gain more than every shuffle.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import numpy.typing as npt
 from agent.dispatch.features import Feature
 from agent.portfolio.table import Array
 
-#: Fewer shapes than so many on a side of the second question say too little, where so many pairs of questions are tried.
+#: Minimum shapes on a side of a split; fewer say too little when so many pairs are tried.
 LEAST_ROWS = 4
-#: Limits that are tried for the first question about a size; the second tries all.
+#: Limits tried per feature for the first split; the second split tries all.
 _LIMITS = 15
-#: A pair that gains by luck alone comes out above so many shuffles once in so many and one.
+#: A pair that gains only by luck beats all n shuffles with probability 1 / (n + 1).
 _SHUFFLES = 9
 
 
 class Lookahead:
-    """Finds the first of two questions.
+    """Finds the first split of a pair.
 
     Args:
-        values: of each feature (columns) at each row.
-        worth: what the reference and each member are worth at each row, weights included.
-        features: what may be asked.
+        values: value of each feature (columns) at each row.
+        worth: weighted worth of the reference and each member (columns) at each row.
+        features: features that splits may test.
     """
 
     def __init__(self, values: npt.NDArray[np.int64], worth: Array, features: Sequence[Feature]) -> None:
@@ -41,16 +41,16 @@ class Lookahead:
         self._orders = np.argsort(values, axis=0, kind="stable").T  # features x rows
 
     def first(self, rows: npt.NDArray[np.intp], least: float) -> tuple[int, int] | None:
-        """Feature, and the value up to which rows are on its low side, of the question that gains most with a second one.
+        """The feature index and limit of the split that gains most together with a second split.
 
-        Sides that would not gain by a second question keep their best member; each group has at least `LEAST_ROWS` rows.
+        A side that does not gain from a second split keeps its best member; each group has at least `LEAST_ROWS` rows.
 
         Args:
-            rows: of a node.
-            least: what a pair must gain over the best member alone.
+            rows: the node's rows.
+            least: minimum gain of a pair over the best member alone.
 
         Returns:
-            None where no pair gains so much, or more than by luck.
+            None if no pair gains that much, or if the best pair does not beat every shuffle.
         """
         found = self._best(rows, self._worth)
         alone = float(self._worth[rows].sum(axis=0).max())
@@ -85,7 +85,7 @@ class Lookahead:
         return best
 
     def _second(self, inside: npt.NDArray[np.bool_], count: int, worth_of: Array) -> float:
-        """What the rows inside are worth with their best question, or without one."""
+        """Worth of the rows inside with their best split, or without a split if that is worth more."""
         order = self._orders[inside[self._orders]].reshape(len(self._features), count)
         sums = np.cumsum(worth_of[order], axis=1)  # features x rows x members
         whole = sums[0, -1]
@@ -100,7 +100,7 @@ class Lookahead:
 
 
 def _limits(values: npt.NDArray[np.int64]) -> list[int]:
-    """Some values, evenly among the rows, that have rows above them."""
+    """Limits to try: values at evenly spaced quantiles of the rows, below the maximum."""
     there = np.unique(values)[:-1]
     if len(there) <= _LIMITS:
         return [int(value) for value in there]

@@ -1,8 +1,8 @@
-"""Which candidates to time at which further validation shapes: successive halving over candidates x shapes.
+"""Plans which candidates to time at which further validation shapes: successive halving over candidates x shapes.
 
-Four shapes tell a winner; they do not tell where another candidate is better. Every round adds twice as many shapes as the one
-before and keeps half of the candidates: those that the present cover needs, and then those that bring most beside it.
-Nothing more is asked for where one candidate wins everywhere: there is nothing to choose.
+Four shapes identify a winner but not the sizes where another candidate is better. Each round adds twice as many shapes as the
+previous one and keeps half of the candidates: first those in the current cover, then those that would add most to it.
+If one candidate wins everywhere, there is nothing to choose and no further timing is requested.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _FIRST = 4
 
 @dataclass(frozen=True)
 class Ask:
-    """Timings that are worth having.
+    """A request to time a candidate at further shapes.
 
     Attributes:
         entry: the candidate.
-        shapes: where to time it.
+        shapes: shapes to time it at.
     """
 
     entry: Entry
@@ -37,12 +37,12 @@ def next_timings(entries: Sequence[Entry], further: Sequence[Mapping[str, Any]],
     """The timings of the next round, the most promising candidate first.
 
     Args:
-        entries: validated candidates, with what further rounds measured so far; `Entry.asked` says where they were timed already.
-        further: shapes to choose among, in the order in which they are used.
-        most: timings (one candidate at one shape) of all rounds together.
+        entries: validated candidates with the results of further rounds so far; `Entry.asked` holds the shapes requested already.
+        further: shapes to choose from, in the order of use.
+        most: maximum timings (one candidate at one shape) over all rounds.
 
     Returns:
-        Nothing when the rounds are over, the timings are spent, or there is nothing to choose.
+        An empty list if the rounds are over, the budget is spent, or there is nothing to choose.
     """
     left = most - sum(len(entry.asked) for entry in entries)
     if left <= 0 or not further or not entries:
@@ -59,7 +59,7 @@ def next_timings(entries: Sequence[Entry], further: Sequence[Mapping[str, Any]],
             for column in ranked[:keep]
             if (missing := [dims for dims in further[:end] if dims_key(dims) not in entries[column].asked])
         ]
-        # What is left is shared out evenly: a contender that is not timed where another is cannot be compared there.
+        # Share the remaining budget evenly: candidates can be compared only at shapes where both are timed.
         each = left // max(len(open_asks), 1)
         asks = [Ask(entries[column], tuple(missing[:each])) for column, missing in open_asks if each]
         if open_asks or end >= len(further):
@@ -69,7 +69,7 @@ def next_timings(entries: Sequence[Entry], further: Sequence[Mapping[str, Any]],
 
 
 def _ranked(table: Table) -> tuple[list[int], int]:
-    """Columns by what they bring beside those before them, and how many of them the cover needs."""
+    """Columns, those of the cover first and the rest by marginal gain, and the size of the cover (at least 1)."""
     found = cover(table)
     means = table.weights @ table.filled
     order = sorted(

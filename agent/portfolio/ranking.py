@@ -1,7 +1,7 @@
-"""The candidates of a job in the order in which they were chosen, for its leaderboards.
+"""Ranks the candidates of a job for its leaderboards, by the same figures as the choice of the winner.
 
-A choice goes by every validation shape that was timed, further rounds included. The summary of the first validation verdict knows
-only the first few of them, so a leaderboard sorted by it may put another candidate before the winner.
+The choice uses every timed validation shape, including further rounds. The summary of the first validation verdict covers only
+the first few shapes, so a leaderboard sorted by it could rank another candidate above the winner.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import numpy as np
 from agent.portfolio.entries import TIE, Entry
 from agent.portfolio.table import tabulate
 
-#: Steps that hold what `ranking` returns, one for each file that was tried; the last one counts.
+#: Prefix of the steps that store the result of `ranking`, one for each file that was tried; the last one counts.
 RANKING_STEPS = "ranking/"
 
 
 def ranking(
     entries: Sequence[Entry], members: Sequence[str], refused: Collection[str] = ()
 ) -> list[dict[str, Any]]:
-    """A row per validated candidate: the winner first, then by the geometric mean that the choice went by.
+    """One row for each validated candidate: the winner first, then by descending geometric mean.
 
-    That mean is over all timed shapes at the weights of the choice, and where a candidate was not timed it counts as the reference.
-    The figures in a row are over the shapes where it was timed.
+    The order uses the mean over all timed shapes with the weights of the choice; a shape where a candidate was not timed counts at
+    most as the reference (see `Table.filled`). The figures in a row cover only the shapes where it was timed.
 
     Args:
         entries: validated candidates of one platform.
-        members: sha256 of what the delivered file runs, the winner first.
+        members: sha256 of each member of the delivered file, the winner first.
         refused: sha256 of candidates whose delivered file was not accepted.
 
     Returns:
-        JSON values: `sha256`, `place`, `geomean_speedup` with `ci95`, `worst_speedup`, `shapes` out of `of_shapes`; and `why` a winner
-        is delivered that does not have the best mean, else empty.
+        JSON values: `sha256`, `place`, `geomean_speedup` with `ci95`, `worst_speedup`, `shapes` out of `of_shapes`, and `why`: the
+        reason for delivering a winner without the best mean, else empty.
     """
     table = tabulate(entries)
     means = table.weights @ table.filled
@@ -82,6 +82,6 @@ def _why(winner: Entry, best: Entry, ties: bool, members: Sequence[str], refused
 
 
 def last_ranking(steps: Mapping[str, object]) -> dict[str, dict[str, Any]]:
-    """The rows of the last choice by sha256, of the steps under `RANKING_STEPS`; empty before the first one."""
+    """The rows of the last choice by sha256, from the steps under `RANKING_STEPS`; empty if there are none."""
     rows = steps[max(steps)] if steps else []
     return {row["sha256"]: row for row in rows} if isinstance(rows, list) else {}

@@ -1,10 +1,10 @@
-"""Grows the tree: questions that pay, and leaves that only use what is confidently not slower.
+"""Grows the dispatch tree: adds only splits that pay, and uses a member only where it is not confidently slower.
 
 A leaf uses a member if the lower bound of its speedup over the best baseline, pooled over the leaf's shapes, is above 1 and
-no shape there is confidently more than 2 % slower. Where nobody is that good, something must run all the same: the reference, or
-what is faster than it, be it a mode of the compiler that anybody could have or something that proved it. A question is asked only
-if what it gains over its shapes is more than 1 % (less where shapes are many) and more than twice the noise of that gain (timing
-noise otherwise makes zigzags). A shape that is confidently slower than what anybody could have counts for more than what it loses. Everything is
+no shape there is confidently more than 2 % slower. If no member qualifies, the leaf runs the reference or something faster than
+it: a deployable baseline such as a compiler mode, or a candidate proven faster than the reference. A split must gain more than
+1 % over its shapes (less if there are many shapes) and more than twice the standard error of that gain; otherwise timing noise
+makes zigzag boundaries. A shape that is confidently slower than the best baseline costs more than its loss. The result is
 deterministic.
 """
 
@@ -27,28 +27,28 @@ Rows = npt.NDArray[np.intp]
 
 MOST_DEPTH = 6
 _LEAST_GAIN = math.log(1.01)
-#: Of two questions that pay together only.
+#: Minimum gain of a pair of splits that pays only together.
 _LEAST_GAIN_OF_TWO = math.log(1.02)
-#: With more shapes than so many a question may gain less, in proportion: more of them say that it was no luck.
+#: Above this number of shapes the minimum gain shrinks in proportion: a gain over more shapes is less likely to be luck.
 _FEW_SHAPES = 64
 _NOISE_FACTOR = 2.0
-#: A member is refused where a shape is slower than this with confidence.
+#: A leaf refuses a member if one of its shapes is confidently slower than this.
 _CONFIDENTLY_SLOWER = math.log(0.98)
-#: What such a shape counts for besides its loss: whoever was promised a fallback is not consoled by as much gained elsewhere.
+#: Penalty on top of such a shape's loss: users were promised a fallback, and an equal gain elsewhere does not make up for it.
 _BROKEN_PROMISE = math.log(1.05)
 _Z975 = 1.96
-#: Splits that are looked at with all conditions, after all of them were looked at without.
+#: Number of splits evaluated with all conditions, after a first pass ranked all splits without them.
 _FINALISTS = 12
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a leaf would use.
+    """The candidate that a leaf would use.
 
     Attributes:
-        column: of the table; None for the reference.
-        value: weighted mean of its log speedup over the leaf's shapes, less what confident losses count for.
-        why: what was measured, for a reader.
+        column: its column in the table; None for the reference.
+        value: weighted mean of its log speedup over the leaf's shapes, minus the penalties for confident losses.
+        why: the measurements in words.
         faster: whether it is confidently faster than the best baseline.
     """
 
@@ -62,11 +62,11 @@ class TreeFitter:
     """Grows trees over the members of one table.
 
     Args:
-        table: what was measured.
-        members: columns that may be used.
+        table: the measurements.
+        members: columns that leaves may use.
         points: the table's rows as calls.
-        features: what may be asked.
-        most_depth: questions on the longest way.
+        features: features that splits may test.
+        most_depth: maximum number of splits on a path.
     """
 
     def __init__(
@@ -89,18 +89,18 @@ class TreeFitter:
         self._reference_errors = reference_errors(table)
         gains = np.column_stack([table.reference, table.gains[:, self._members]])
         errors = np.column_stack([self._reference_errors, table.errors[:, self._members]])
-        slower = gains + _Z975 * errors < _CONFIDENTLY_SLOWER  # false where nothing was timed
+        slower = gains + _Z975 * errors < _CONFIDENTLY_SLOWER  # False for NaN, where nothing was timed
         filled = np.column_stack([table.reference, table.filled[:, self._members]])
-        #: What the reference and each member are worth at each shape.
+        #: Log speedup minus penalty at each shape; the first column is the reference.
         self._worth = filled - _BROKEN_PROMISE * slower
         self._lookahead = Lookahead(self._values, self._worth * table.weights[:, None], self._features)
 
     def grow(self) -> Node:
-        """The tree; its leaves hold columns of the table."""
+        """Grow the tree; its leaves hold columns of the table."""
         return simplified(self._node(np.arange(len(self._table.shapes)), self._most_depth)[0])
 
     def choose(self, rows: Rows) -> Choice:
-        """What a leaf over these rows of the table uses."""
+        """Choose the candidate for a leaf over these rows of the table."""
         table, weights = self._table, self._table.weights[rows]
         total = weights.sum()
         reference = float(weights @ self._worth[rows, 0] / total)
@@ -113,7 +113,7 @@ class TreeFitter:
             if np.isnan(gains).all():
                 continue
             value = float(weights @ self._worth[rows, place] / total)
-            # Where the task has one shape there is no other that it must speak for.
+            # A task with a single shape needs no margin for shapes that were not timed.
             single = 0.0 if len(table.shapes) == 1 else math.log(1.05)
             mean, low = bounds(gains, errors, weights, single=single)
             measured = int((~np.isnan(gains)).sum())
@@ -127,7 +127,7 @@ class TreeFitter:
         return self._preferred(proved) if proved else second
 
     def _preferred(self, proved: Sequence[Choice]) -> Choice:
-        """The fastest; of those that tie with it, the one that needs least energy, where that was measured."""
+        """The fastest choice; among choices that tie with it, the one with the least measured energy."""
         choices = {str(choice.column): choice for choice in proved}
         joules = {
             str(choice.column): known
@@ -138,7 +138,11 @@ class TreeFitter:
         return choices[energy_aware({name: math.exp(-one.value) for name, one in choices.items()}, joules)]
 
     def _better_than_reference(self, rows: Rows, column: int, lead: float) -> bool:
-        """Of what anybody could have the mean decides: it can be checked without us. All else must prove it."""
+        """Whether a column may run in place of the reference.
+
+        Its mean lead decides for a deployable baseline, which users can check themselves; for others, the lead's lower bound.
+        No shape may be confidently slower.
+        """
         table = self._table
         over = np.hypot(table.errors[rows, column], self._reference_errors[rows])
         leads = table.gains[rows, column] - table.reference[rows]
@@ -155,11 +159,11 @@ class TreeFitter:
         return f"{math.exp(value):.2f}x the best baseline {over}, at least {math.exp(low):.2f}x with 95 % confidence"
 
     def _node(self, rows: Rows, left: int) -> tuple[Node, float]:
-        """The tree below, and the mean log speedup of what it uses there.
+        """The subtree for these rows, and the mean log speedup of its leaves.
 
-        It is grown by what the best member on each side brings, proved or not, since what must be proved at all shapes of a node
-        is rarely seen before the node is small. What is not proved at the leaves falls back, and a question that is not worth
-        1 % then goes.
+        A split may be chosen by the best member on each side without proof, since a win that must hold at all shapes of a node
+        rarely shows before the node is small. A leaf without a proven member falls back, and a split that then gains less than
+        1 % is dropped.
         """
         here = self.choose(rows)
         leaf = Leaf(here.column, here.why, here.faster)
@@ -183,7 +187,7 @@ class TreeFitter:
         return low
 
     def _best_split(self, rows: Rows, here: Choice) -> tuple[int, int] | None:
-        """The question that gains most with what is proved; if none gains enough, the one that would if nothing had to be."""
+        """The split that gains most with proven choices; if none gains enough, the best with unproven choices, then a pair's first."""
         promising = self._promising(rows)
         for now, choose in ((here, self.choose), (self._hoped(rows), self._hoped)):
             best: tuple[float, int, int] | None = None
@@ -200,7 +204,7 @@ class TreeFitter:
         return self._first_of_two(rows)
 
     def _first_of_two(self, rows: Rows) -> tuple[int, int] | None:
-        """The question after which another one is hoped to gain what neither does alone."""
+        """The first split of a pair that is expected to gain together what neither gains alone."""
         least = self._least_gain_of_two * float(self._table.weights[rows].sum())
         found = self._lookahead.first(rows, least) if self._features else None
         if found is None:
@@ -212,14 +216,14 @@ class TreeFitter:
         return place, limit_between(limit, above)
 
     def _hoped(self, rows: Rows) -> Choice:
-        """What a leaf would use if nothing had to be proved."""
+        """The choice of a leaf if no proof were required."""
         weights = self._table.weights[rows]
         means = weights @ self._worth[rows] / weights.sum()
         place = int(np.argmax(means))
         return Choice(self._members[place - 1] if place else None, float(means[place]), "", False)
 
     def _gain(self, rows: Rows, here: Choice, sides: Sequence[tuple[Rows, Choice]]) -> tuple[float, float]:
-        """What a question gains over these rows as a mean log ratio, and the standard error of that."""
+        """A split's gain over these rows as a mean log ratio, and its standard error."""
         table, total = self._table, self._table.weights[rows].sum()
         gain, variance = -here.value, 0.0
         for side, choice in sides:
@@ -236,7 +240,7 @@ class TreeFitter:
         return squares
 
     def _promising(self, rows: Rows) -> list[tuple[int, int]]:
-        """Splits by what the best member on each side would bring if it needed no proof; the simpler ones first among equals."""
+        """The best splits by the worth of each side's best member without proof; ties go to the simpler feature."""
         gains = self._worth[rows] * self._table.weights[rows, None]
         everything = gains.sum(axis=0)
         found: list[tuple[float, int, int, int]] = []
@@ -256,9 +260,9 @@ class TreeFitter:
 
 
 def limit_between(low: int, high: int) -> int:
-    """The roundest place to cut between two values, `low` on the one side and `high` on the other: a power of two if there is one.
+    """The roundest limit that separates `low` from `high`: a power of two if one lies between them.
 
-    Sizes are drawn evenly in their logarithm, so otherwise their geometric mean.
+    Otherwise their geometric mean, since sizes are drawn evenly in their logarithm.
     """
     middle = math.sqrt(max(low, 1) * max(high, 1))
     powers = [1 << bit for bit in range(high.bit_length()) if low <= 1 << bit < high]

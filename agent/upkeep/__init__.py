@@ -1,1 +1,1 @@
-"""Keeps a delivered bundle true: re-measures it after a change of the platform, and splices it into its user's model."""
+"""Maintains a delivered bundle: re-measures it after a platform change, and splices it into the user's model."""

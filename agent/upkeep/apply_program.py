@@ -1,7 +1,7 @@
-"""Runs in a process of its own, in the user's Python and outside any sandbox: it is the user's own model that it loads.
+"""Splices a bundle into the user's model, in a separate process in the user's Python, outside any sandbox.
 
-Reads a request (JSON on standard input), writes splice.py beside optimized.py in the request's folder, compares and times,
-and writes its report as JSON into a file, since models print what they like.
+Reads a request (JSON on standard input), writes splice.py beside optimized.py in the request's folder, compares results and
+times steps. Writes its report as JSON to a file, since the model may print to standard output.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_ARGUMENTS = 400
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
-    """One process's part: `first` finds the splice, writes and checks it; every process times."""
+    """Run one process's share: the first process finds, writes and checks the splice; every process times it."""
     folder = Path(request["folder"])
     report: dict[str, Any] = {}
     if request["first"]:
@@ -48,7 +48,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         write_test(request, folder)
         write_splice(
             request, folder, nn.Module(), {}, [], (), direct=True
-        )  # so that the test's own functions can be used
+        )  # test_splice.py imports splice.py, so a placeholder must exist before its functions can be used
         check = _imported("check_0", folder / "test_splice.py")
         model = _made(check, request)
         report = find_splice(request, folder, task, optimized, check, model)
@@ -84,7 +84,7 @@ def find_splice(
     check: ModuleType,
     model: Any,
 ) -> dict[str, Any]:
-    """Tries the ways in which the bundle may fit, writes the first that gives the same results."""
+    """Try the direct and the adapted splice, and keep the first that runs; return its differences from the original results."""
     module = model.get_submodule(request["module"])
     args, kwargs = check.drawn(0)
     calls = check.seen_calls(model, args, kwargs)
@@ -117,7 +117,7 @@ def find_splice(
 
 
 def _same_structure(trial: ModuleType, model: Any, calls: Sequence[Any]) -> bool:
-    """Whether the result has the same containers, and whether ModelNew can be called like this at all."""
+    """Whether ModelNew accepts the call and its result has the same containers."""
     module = model.get_submodule(trial.patch.MODULE)
 
     def structure(call: Any) -> Any:
@@ -137,7 +137,7 @@ def _same_structure(trial: ModuleType, model: Any, calls: Sequence[Any]) -> bool
 def fitting(
     request: dict[str, Any], task: ModuleType, optimized: ModuleType, module: nn.Module
 ) -> tuple[list[Any], dict[str, str]]:
-    """Arguments of ModelNew's constructor with which its tensors are as large as the submodule's, and which is which."""
+    """Find constructor arguments that give ModelNew tensors of the submodule's shapes, and match the tensors' names."""
     why = "its constructor takes what could not be found out; give --arguments as a JSON list"
     for arguments in itertools.islice(_arguments(request, task, module), _MOST_ARGUMENTS):
         try:
@@ -153,17 +153,20 @@ def fitting(
 
 
 def _without_memory(optimized: ModuleType, arguments: list[Any]) -> nn.Module:
-    """A ModelNew to look at: some of the sizes that are tried may be larger than the machine."""
+    """Make a ModelNew to inspect, on the meta device if possible: sizes to try may exceed the machine's memory."""
     try:
         with torch.device("meta"):
             made: nn.Module = optimized.ModelNew(*arguments)
-    except (RuntimeError, NotImplementedError):  # tables and the like have no meta form
+    except (
+        RuntimeError,
+        NotImplementedError,
+    ):  # constant tables, for example, cannot be made on the meta device
         made = optimized.ModelNew(*arguments)
     return made
 
 
 def _arguments(request: dict[str, Any], task: ModuleType, module: nn.Module) -> Iterator[list[Any]]:
-    """Constructor arguments worth a try: given ones, else those of the task at its default, recorded and matching sizes."""
+    """Constructor arguments to try: the given ones, else the task's at its default sizes, recorded sizes and tensor sizes."""
     if request["arguments"] is not None:
         yield request["arguments"]
         return
@@ -179,7 +182,7 @@ def _arguments(request: dict[str, Any], task: ModuleType, module: nn.Module) -> 
         try:
             arguments = list(make(**{name: value for name, value in dims.items() if name in names}))
             key = repr(arguments)
-            ast.literal_eval(key)  # what cannot be written down cannot be in splice.py
+            ast.literal_eval(key)  # splice.py can hold only literals
         except Exception:
             continue
         if key not in tried:
@@ -195,7 +198,7 @@ def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _matched(made: nn.Module, module: nn.Module) -> tuple[dict[str, str], str]:
-    """Each tensor of ModelNew with the submodule's own for it; or what does not fit."""
+    """Map each tensor name of ModelNew to the submodule's; the second value says what does not fit, if anything."""
     ours = _tensors(module)
     flat = {_flat(name): name for name in reversed(ours)}
     found: dict[str, str] = {}
@@ -207,7 +210,7 @@ def _matched(made: nn.Module, module: nn.Module) -> tuple[dict[str, str], str]:
                     {},
                     f"the submodule has no weight {name!r}; it has {', '.join(list(ours)[:12]) or 'none'}",
                 )
-            continue  # a table of constants that capture has written into the task
+            continue  # a table of constants that capture wrote into the task
         if ours[own].shape != tensor.shape:
             return (
                 {},
@@ -220,7 +223,7 @@ def _matched(made: nn.Module, module: nn.Module) -> tuple[dict[str, str], str]:
 
 
 def _flat(name: str) -> str:
-    """What capture calls an attribute of a captured module."""
+    """The name that capture gives to an attribute of a captured module."""
     plain = name.replace(".", "_")
     usual = plain.isidentifier() and not hasattr(nn.Module, plain) and not keyword.iskeyword(plain)
     return plain if usual else f"state_{plain}"
@@ -236,7 +239,7 @@ def write_splice(
     *,
     direct: bool,
 ) -> None:
-    """splice.py; everything that enters its text is a literal."""
+    """Write splice.py; every value inserted into its text is a literal or is sanitized."""
     training = bool(re.search(r"^TRAINING = True$", request["task"], re.M))
     text = Template((TEMPLATES / "splice.py.template").read_text()).substitute(
         shown=re.sub(r"[^\w.]", "_", request["module"]) or "the model",
@@ -254,16 +257,16 @@ def write_splice(
 
 
 def write_test(request: dict[str, Any], folder: Path) -> None:
-    """test_splice.py."""
+    """Write test_splice.py."""
     values = {name: repr(request[name]) for name in ("file", "model", "inputs", "device")}
     text = Template((TEMPLATES / "test_splice.py.template").read_text()).substitute(values)
     (folder / "test_splice.py").write_text(text, encoding="utf-8")
 
 
 def time_steps(check: ModuleType, model: Any, seconds: float) -> list[list[float]]:
-    """Blocks of whole steps in the order ABBA or BAAB: per quad seconds of a step before and after.
+    """Time blocks of whole steps in the order ABBA or BAAB; each quad gives seconds of a step [before, after].
 
-    Both are the same model with the same weights at the same addresses; only the submodule's class changes between blocks.
+    Both sides use the same model with the same weights at the same addresses; only the submodule's class changes.
     """
     args, kwargs = check.drawn(0)
     wait: Callable[[], None] = torch.cuda.synchronize if check.DEVICE == "cuda" else lambda: None
@@ -271,7 +274,7 @@ def time_steps(check: ModuleType, model: Any, seconds: float) -> list[list[float
 
     def block(which: str, count: int) -> float:
         switch[which](model)
-        model(*args, **kwargs)  # what is built at first sight is not what a step takes
+        model(*args, **kwargs)  # warm up: exclude lazy construction and compilation
         model(*args, **kwargs)
         wait()
         began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""Splices a bundle into its user's model: writes the splice and its test, compares results, and times whole steps.
+"""Splices a bundle into the user's model: writes the splice and its test, compares results, and times whole steps.
 
-This runs the user's model and the bundle's code as the user's program would, in processes of their own but outside the
-sandbox, as `profile -- PROGRAM` does. Steps before and after take turns (ABBA) on one model; several processes repeat that,
-since each is off by a bias of its own for as long as it lives, and the interval is over processes.
+This runs the user's model and the bundle's code as the user's program would, in separate processes but outside the
+sandbox, as `profile -- PROGRAM` does. Steps before and after alternate (ABBA) on one model. Several processes repeat this,
+since each process has its own constant timing bias, and the interval is computed over processes.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _DEADLINE_S = 900.0
 
 @dataclass(frozen=True)
 class Application:
-    """What `apply` says.
+    """The result of `apply`.
 
     Attributes:
-        folder: where splice.py, test_splice.py and optimized.py lie.
-        differences: how results differ, as sentences; empty where they are the same.
-        runs: what optimized.py says that it runs for the submodule's calls.
+        folder: the folder of splice.py, test_splice.py and optimized.py.
+        differences: how results differ, as sentences; empty if they match.
+        runs: what optimized.py reports to run for the submodule's calls.
         before_us: median time of a whole step without the splice, in microseconds.
-        after_us: the same with it.
-        speedup: before over after with its 95 % interval; None where nothing was timed.
-        slower: whether it is slower beyond the margin, confidently.
+        after_us: median time of a whole step with the splice, in microseconds.
+        speedup: before over after with its 95 % interval; None if nothing was timed.
+        slower: whether the step is confidently slower by more than the margin.
         sentences: the result in words.
-        environment: where that was.
-        fingerprint: of that platform.
+        environment: the platform.
+        fingerprint: the platform's fingerprint.
     """
 
     folder: str
@@ -63,7 +63,7 @@ class Application:
 
     @property
     def sound(self) -> bool:
-        """Whether the results are the same and a step is not slower."""
+        """Whether the results match and a step is not slower."""
         return not self.differences and not self.slower
 
     def as_json(self) -> dict[str, Any]:
@@ -87,19 +87,19 @@ def apply(
     """Write the splice, check it and time it.
 
     Args:
-        bundle: what is put in.
+        bundle: the bundle to splice in.
         file: the user's Python file.
-        model: class or function in it that makes the model without arguments.
+        model: class or function in the file that makes the model without arguments.
         module: the submodule's path, as `capture` prints it; "" for the model itself.
-        folder: where to write; made if it is not there.
+        folder: the output folder; created if missing.
         inputs: function in the file that makes the model's arguments, a list or a dictionary.
-        arguments: of ModelNew's constructor, where they cannot be found out.
-        max_slowdown: a step that takes confidently longer by this share is slower.
-        processes: how many time, at least 2.
-        seconds: for which each does.
+        arguments: arguments of ModelNew's constructor, if they cannot be inferred.
+        max_slowdown: largest tolerated confident loss of speed, as a share.
+        processes: number of timing processes, at least 2.
+        seconds: timing duration of each process.
 
     Raises:
-        CannotApply: the model, its inputs or the submodule are not there, or the bundle does not fit it.
+        CannotApply: the model, its inputs or the submodule are missing, or the bundle does not fit.
         evaluator.errors.EvaluatorError: this machine has no such device.
     """
     environment = measured_on(open_device(bundle.device))
@@ -121,7 +121,7 @@ def apply(
     }
     with DeviceLock(str(environment["gpu_uuid"] or "cpu")).exclusive():
         first = _ask({**request, "first": True})
-        (folder / "task.py").unlink()  # only the constructor's arguments were wanted of it
+        (folder / "task.py").unlink()  # needed only to find the constructor's arguments
         reports = [first]
         if not first["differences"]:
             reports += [_ask({**request, "first": False}) for _ in range(max(processes, 2) - 1)]
@@ -139,7 +139,7 @@ def _ask(request: dict[str, Any]) -> dict[str, Any]:
             ran = subprocess.run(
                 [sys.executable, "-m", "agent.upkeep.apply_program"],
                 input=json.dumps({**request, "report": str(report)}),
-                stdout=subprocess.PIPE,  # what the model prints must not get between our JSON
+                stdout=subprocess.PIPE,  # keep the model's prints out of our JSON output
                 stderr=None,
                 env=environment,
                 text=True,

@@ -1,7 +1,7 @@
-"""Reads a bundle, a zip or a folder, that anybody may have written: nothing is unpacked, imported or believed.
+"""Reads an untrusted bundle, a zip or a folder, without unpacking, importing or trusting any of it.
 
-Of an archive only the few files that are needed are read, each up to a limit, so neither a path with `..` nor an entry
-that grows without end does anything. What evidence.json says is checked to be numbers and plain values here.
+It reads only the few files that it needs from an archive, each up to a size limit, which makes paths with `..` and zip bombs
+harmless. The values of evidence.json are checked here to be numbers and plain values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the evidence says of one shape: its dims, the speedup over the best baseline, and the interval (95 %)."""
+    """The evidence for one shape: its dims, and its speedup over the best baseline with the 95 % interval."""
 
     dims: dict[str, Any]
     speedup: float
@@ -34,7 +34,7 @@ class Recorded:
 
     @property
     def name(self) -> str:
-        """The shape for people."""
+        """The shape as text for people."""
         return shape_name(self.dims)
 
 
@@ -43,13 +43,13 @@ class ReadBundle:
     """A bundle as text.
 
     Attributes:
-        job: what its job was called.
+        job: the job's name.
         device: "cpu" or "cuda".
         task: the reference.
         optimized: text of optimized.py.
         recorded: its held-out measurements.
-        environment: where those were made.
-        labels: what kind of win the referee saw there.
+        environment: the platform of those measurements.
+        labels: the referee's labels for the kind of win.
     """
 
     job: str
@@ -62,18 +62,18 @@ class ReadBundle:
 
 
 def shape_name(dims: Mapping[str, Any]) -> str:
-    """Dimensions as people read them."""
+    """Dimensions as text for people."""
     return ", ".join(f"{name}={value}" for name, value in dims.items()) or "as given"
 
 
 def read_bundle(path: Path) -> ReadBundle:
-    """A bundle's module, reference and evidence.
+    """Read a bundle's module, reference and evidence.
 
     Args:
         path: the zip, or the folder that was unpacked from it.
 
     Raises:
-        UnreadableBundle: it is not there, damaged, or its evidence is about another optimized.py.
+        UnreadableBundle: it is missing or damaged, or its evidence is about another optimized.py or task.py.
     """
     texts = _folder_texts(path) if path.is_dir() else _zip_texts(path)
     try:
@@ -136,7 +136,7 @@ def _zip_texts(path: Path) -> dict[str, str]:
                 found[name] = _decoded(content, name, path)
     except OSError as error:
         raise UnreadableBundle(f"cannot read {path}: {error.strerror or error}") from None
-    # What a damaged archive raises is as varied as its damage.
+    # Damaged archives raise many kinds of errors.
     except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
         raise UnreadableBundle(f"{path} is no archive, or a damaged one ({error})") from None
     return found

@@ -84,7 +84,7 @@ def build(
             }
         )
         with ExitStack() as stack:
-            # What a referee starts ends with its thread, so the workshop is made in the one that will use it.
+            # A referee's processes end with the thread that starts it, so create the workshop in the thread that uses it.
             making = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="workshop"))
             workshop = making.submit(Workshop, device, work_dir).result()
             stack.callback(lambda: making.submit(workshop.__exit__).result())
@@ -105,7 +105,7 @@ def build(
                 rows = builder.export(seed)
                 _show(builder.tally, rows, out)
     except (RLError, EvaluatorError) as error:
-        # No markup: paths and names of tasks may hold brackets.
+        # No markup: paths and task names may contain brackets.
         _console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
     if builder.tally.missing:
@@ -113,7 +113,7 @@ def build(
 
 
 def evaluated_tasks(names: list[str], configs: list[Path]) -> dict[str, str]:
-    """Sources of the tasks to evaluate on, by name: those that are named, and the held-out ones of configs.
+    """Sources of the evaluation tasks by name: the named tasks, and the held-out tasks of configs.
 
     Raises:
         ConfigError: there are none, or one cannot be found.
@@ -151,7 +151,7 @@ def _show(tally: Tally, rows: int, out: Path) -> None:
 
 
 def main(*arguments: Any) -> None:
-    """The program."""
+    """Run the program."""
     app(list(arguments) or None)
 
 

@@ -1,8 +1,8 @@
-"""What a service has accepted before: candidates of its jobs whose screen verdict says so, by the typed client alone.
+"""Proposes candidates that a service has accepted in its screen verdicts, read through the typed client.
 
-The service does not give out the text of a task, only its digest. Tasks of the catalogue are known by it, others by the files that
-the caller brings. What was accepted there is judged again like everything else: it may have been another machine's, and a row says
-what it was measured on.
+The service returns only the digest of a task, not its text. The digest identifies tasks of the catalog and of files that the caller
+passes. These candidates are judged again like all others: they may come from another machine, and a row states the machine it was
+measured on.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MOST_BYTES = 4 << 20
 
 
 class ServiceSilent(RLError):
-    """The service did not answer, or refused; the message says what to do."""
+    """The service or a task file could not be read; the message says what to do."""
 
 
 def tasks_by_digest(files: Iterable[Path]) -> dict[str, TaskSource]:
-    """Tasks of the catalogue and of files, by the digest by which a service names them.
+    """Tasks of the catalog and of files, keyed by the digest that a service uses.
 
     Raises:
         ServiceSilent: a file cannot be read.
@@ -43,10 +43,10 @@ def tasks_by_digest(files: Iterable[Path]) -> dict[str, TaskSource]:
 
 
 def client_of(url: str) -> Client:
-    """The client of a service; its key is the environment's.
+    """The client of a service, with the key from the environment.
 
     Raises:
-        ConfigError: the address is none, or none that the key may be sent to.
+        ConfigError: the address is invalid, or unsafe to send the key to.
     """
     try:
         return Client(url)
@@ -55,10 +55,10 @@ def client_of(url: str) -> Client:
 
 
 def leads(client: Client, device: str, tasks: Mapping[str, TaskSource], count: int) -> Iterator[Lead]:
-    """At most `count` accepted candidates, the newest jobs first.
+    """Leads to at most `count` accepted candidates, the newest jobs first.
 
     Raises:
-        ServiceSilent: see there.
+        ServiceSilent: the candidates could not be read.
     """
     given = 0
     try:

@@ -1,11 +1,11 @@
-"""What a row's prompt shows beside the task: earlier files with their scores, its space, and times to beat.
+"""Chooses what a row's prompt shows besides the task: earlier files with their scores, the task's space, and times to beat.
 
-A model learns to read scores before it is rewarded for it, and to do without what the later stages leave out. Their prompts say neither
-space nor times, and a small model that always saw both answers such a prompt with no program at all.
+A model learns here to read scores before it is rewarded for it, and to work without what the later stages leave out: their prompts
+give neither space nor times, and a small model that always saw both writes no program for such a prompt.
 
-Which files a row shows is a function of the rows and a seed: two of the same task and machine that were slower than its own and
-differ from each other, except in a quarter of the rows, which show none (rl.md section 4.4 of the study: the middle ones of several
-measured programs, the best as the answer).
+The files shown are a function of the rows and a seed: two files of the same task and machine that were slower than the row's own and
+differ from each other. A quarter of the rows show none (rl.md section 4.4 of the study: the middle ones of several measured programs,
+the best as the answer).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from collections.abc import Sequence
 from rl.rows import Row, ShownRow
 
 _SHOWN = 2
-#: Of rows that could show something; the others learn to do without.
+#: Share of timed rows that show no files, which teaches the model to work without them.
 _WITHOUT = 0.25
-#: Scores nearer than this, in the logarithm, are the same within the timer's noise.
+#: Log speedups closer than this are equal within timing noise.
 _APART = 0.05
-#: Of the rows, those that say of the task what its file says and no more, as prompts of the other stages do.
+#: Share of rows whose prompt describes the task only by its file, like the prompts of the other stages.
 _FILE_ALONE = 0.5
 
 
 def as_asked(rows: Sequence[Row], seed: int) -> list[Row]:
-    """The rows in their order; half of them, as drawn for each by the seed, without space and times."""
+    """The rows in order; a seeded draw removes space and times from half of them."""
     return [
         row.model_copy(update={"dims": "", "shapes": ""})
         if random.Random(f"kernelwright.asked/{seed}/{row.id}").random() < _FILE_ALONE  # noqa: S311
@@ -37,7 +37,7 @@ def as_asked(rows: Sequence[Row], seed: int) -> list[Row]:
 
 
 def with_shown(rows: Sequence[Row], seed: int) -> list[Row]:
-    """The rows in their order, each with what it shows."""
+    """The rows in order, each with the files that its prompt shows."""
     alike: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row.speedup is not None:

@@ -1,6 +1,6 @@
-"""The kernel library's own kernels, one for each of its tasks and devices, as rows.
+"""Proposes the kernel library's own kernels, one for each of its tasks and devices.
 
-Its tasks are the catalogue's, so decontamination drops those that the model will be evaluated on.
+Its tasks come from the catalog, so decontamination drops those that the model will be evaluated on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rl.data.proposals import Lead, Proposal
 
 
 def library_leads(device: str) -> Iterator[Lead]:
-    """The library's kernels for tasks of the catalogue."""
+    """Leads to the library's kernels for a device, on tasks of the catalog."""
     for kernel in list_task_kernels():
         if kernel.device == device:
             task = TaskSource(kernel.task, catalog.load(kernel.task).source)

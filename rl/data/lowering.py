@@ -1,7 +1,7 @@
-"""Generated modules lowered by the compiler: Inductor's C++ for a CPU, its Triton for a GPU, as candidate files.
+"""Lowers generated modules by the compiler to candidate files: Inductor's C++ for a CPU, its Triton for a GPU.
 
-The files are the agent's own (`agent.compiler.inductor`): the code that the compiler generates, as it comes. What has no such file is
-left out with its reason.
+The agent's `agent.compiler.inductor` builds the files from the unmodified compiler output. A module without such a file is left out
+with the reason.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from rl.errors import RLError
 
 
 class NotMade(RLError):
-    """There is no candidate; the message says why. Another try would end the same."""
+    """No candidate can be made; the message says why. A retry would fail the same way."""
 
 
 class Workshop:
-    """A referee that judges nothing here: its sandbox runs the compiler and looks at tasks; a context manager.
+    """A referee used only for its sandbox, which runs the compiler and inspects tasks; a context manager.
 
-    It belongs to the thread that made it: what a referee starts ends with that thread.
+    It belongs to the thread that creates it: a referee's processes end with that thread.
 
     Raises:
-        SandboxUnavailable: nothing here isolates untrusted code.
+        SandboxUnavailable: this machine cannot isolate untrusted code.
     """
 
     def __init__(self, device: str, work_dir: Path | None = None) -> None:
@@ -56,11 +56,11 @@ class Workshop:
             raise
 
     def lower(self, task: TaskSource, dims: Mapping[str, Any]) -> str:
-        """The candidate file of a task.
+        """Make the candidate file of a task.
 
         Raises:
-            NotMade: the compiler's code does not stand alone.
-            RefereeLost: the referee died; a new one is there.
+            NotMade: the compiler's code is not self-contained.
+            RefereeLost: the referee died and has been restarted.
         """
         try:
             with self._restarted():
@@ -69,10 +69,10 @@ class Workshop:
             raise NotMade(str(error)) from None
 
     def meaning_of(self, task: TaskSource) -> str:
-        """What a task computes, see `rl.data.meaning`; "" where it cannot be said.
+        """The digest of what a task computes, see `rl.data.meaning`; "" if it has none.
 
         Raises:
-            RefereeLost: the referee died; a new one is there.
+            RefereeLost: the referee died and has been restarted.
         """
         with self._restarted():
             files = {"task.py": task.source}
@@ -80,11 +80,11 @@ class Workshop:
         return meaning_of(result.outputs.get("graphs.json", b"")) if result.status == "ok" else ""
 
     def dims_of(self, task: TaskSource) -> Mapping[str, Any]:
-        """A task's space, as `Referee.describe` says it.
+        """A task's space, as `Referee.describe` returns it.
 
         Raises:
             NotMade: the referee refuses the task.
-            RefereeLost: the referee died; a new one is there.
+            RefereeLost: the referee died and has been restarted.
         """
         with self._restarted():
             described = self._referee.describe(task)
@@ -95,7 +95,7 @@ class Workshop:
 
 
 def leads(workshop: Workshop, seed: int, count: int) -> Iterator[Lead]:
-    """The first `count` modules of a seed, to be lowered."""
+    """Leads to the first `count` modules of a seed."""
     for index in range(count):
         module = generate(seed, index)
         task = task_of(module)
@@ -106,7 +106,7 @@ def leads(workshop: Workshop, seed: int, count: int) -> Iterator[Lead]:
 def lowered(
     workshop: Workshop, name: str, task: TaskSource, module: Module, seed: int, index: int
 ) -> Proposal:
-    """The proposal of a generated module.
+    """Make the proposal of a generated module.
 
     Raises:
         NotMade: see `Workshop.lower`.

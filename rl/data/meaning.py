@@ -1,9 +1,9 @@
-"""What a module computes, as a digest: two modules of the same digest compute the same formula about a row, however it is written.
+"""Digests what a module computes: modules with the same digest compute the same row-wise formula, however it is written.
 
-The text of a module says little about that: `x * weight` with the weight as an argument, or as a parameter, or inside of a norm of
-torch's own, is one formula. The agent's library knows modules by such formulas (`agent.library.match`); here they are compared blind to
-names, to numbers and to which tensor is which, so that too much is called the same rather than too little. Modules that have no
-formula about rows (products of matrices, scans) have no digest; for those there is the likeness of texts (`rl.decontamination`).
+A module's text does not determine this: `x * weight` is one formula whether the weight is an argument, a parameter or part of one of
+torch's norms. The agent's library recognizes modules by such formulas (`agent.library.match`). The digest ignores names, numbers and
+the identity of tensors, and thus prefers false matches to misses. Modules without a row-wise formula (matrix products, scans) have no
+digest; for them, `rl.decontamination` compares texts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agent.library.match.terms import Algebra, Call, Group, Linear, TooLarge
 
 
 def meaning_of(graphs: bytes) -> str:
-    """The digest of what the tracing program wrote about a module; "" where it has no formula about rows."""
+    """The digest of a module from the tracing program's output; "" if it has no row-wise formula."""
     try:
         traced = read_graphs(graphs)
         return digest(formula_of(traced.traces[0])) if traced.traces else ""
@@ -25,7 +25,7 @@ def meaning_of(graphs: bytes) -> str:
 
 
 def digest(formula: Formula) -> str:
-    """Hex digest of a formula, blind to names and numbers."""
+    """Hex digest of a formula, ignoring names and numbers."""
     known: dict[int, str] = {}
     kind = "full" if formula.shape == formula.full_shape else "row"
     return _hash(kind, _form(formula.form, formula.algebra, known))
@@ -40,7 +40,7 @@ def _form(form: Linear, algebra: Algebra, known: dict[int, str]) -> str:
 
 
 def _atom(number: int, algebra: Algebra, known: dict[int, str]) -> str:
-    """Each atom once: a formula shares its parts, and written out it may be exponentially long."""
+    """Digest of an atom, memoized: formulas share parts and may be exponentially long when expanded."""
     if number not in known:
         match algebra.atoms[number]:
             case Call(function=function, arguments=arguments):

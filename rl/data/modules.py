@@ -1,9 +1,9 @@
-"""Modules made as graphs: a few operations on rows, a pure function of a seed, written out as task files.
+"""Generates modules as graphs of a few row operations, as a pure function of a seed, and writes them as task files.
 
-A graph is a list of nodes in order; a node reads earlier values. Values are named by their number: the module's inputs first, then
-the nodes. All have the same leading sizes; what differs is the last one: all columns, one (after a reduction), or those of a
-product's output. Operations were chosen so that float32 has no trouble with them whatever comes in: no logarithm or root of what
-may be negative, no exponential of what may be large.
+A graph is an ordered list of nodes; a node reads earlier values. Values are numbered: the module's inputs first, then the nodes. All
+values have the same leading sizes and differ only in the last one: all columns, one (after a reduction), or the output columns of a
+product. The operations are numerically safe in float32 for any input: no logarithm or root of values that may be negative, no
+exponential of values that may be large.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 from evaluator.sources import TaskSource
 from kernelbench_tasks.dims import Dim
 
-#: Changes whenever the same seed gives other modules.
+#: Incremented whenever the same seed gives other modules.
 VERSION = 2
 
 Width = Literal["cols", "one", "out"]
@@ -25,7 +25,7 @@ Kind = Literal["pointwise", "number", "pair", "parameter", "reduction", "normali
 
 @dataclass(frozen=True)
 class Operation:
-    """What a node may do; `text` is Python with `{a}` and `{b}` for what it reads, `{n}` for its number, `{w}` for its weights."""
+    """An operation for nodes; `text` is Python with `{a}` and `{b}` for its operands, `{n}` for its number, `{w}` for its weights."""
 
     name: str
     kind: Kind
@@ -33,7 +33,7 @@ class Operation:
     numbers: tuple[float, ...] = ()
     #: The result's rows have a fixed sum or mean: another reduction over them would give a constant.
     fixed_sum: bool = False
-    #: Flat where its argument is small, large or negative: on values of one sign or size it gives a constant.
+    #: Constant where its argument is small, large or negative, so values of one sign or size give a constant result.
     flat: bool = False
 
 
@@ -89,7 +89,7 @@ for _one in _LIST:
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: its name, the numbers of the values that it reads, and its number where it has one."""
+    """One operation: its name, the numbers of the values that it reads, and its numeric constant if it has one."""
 
     operation: str
     reads: tuple[int, ...]
@@ -101,10 +101,10 @@ class Module:
     """A generated module.
 
     Attributes:
-        inputs: how many tensors forward takes.
-        nodes: in order; the last one is the result.
+        inputs: number of tensors that forward takes.
+        nodes: the nodes in order; the last one is the result.
         leading: names of the sizes before the columns.
-        dims: its space, by name; `cols` among them, and `out` where there is a product.
+        dims: its dimensions by name, including `cols`, and `out` if there is a product.
     """
 
     inputs: int
@@ -114,14 +114,14 @@ class Module:
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """Names of what it does, in order."""
+        """Names of its operations, in order."""
         return tuple(node.operation for node in self.nodes)
 
     def widths(self) -> list[Width]:
         """The last size of each value.
 
         Raises:
-            ValueError: the graph makes no sense: something reads what does not exist or does not fit.
+            ValueError: the graph is invalid: a node reads a value that does not exist or does not fit.
         """
         found: list[Width] = ["cols"] * self.inputs
         for node in self.nodes:
@@ -147,7 +147,7 @@ def _width(operation: Operation, reads: Sequence[Width]) -> Width:
 
 
 def sound(module: Module) -> bool:
-    """Whether the graph can be written out and each of its values counts: nothing is computed or given in vain."""
+    """Whether the graph is valid, uses every input and value, and has no evidently constant result."""
     try:
         widths = module.widths()
     except ValueError:
@@ -157,7 +157,7 @@ def sound(module: Module) -> bool:
     if read != set(range(last)) or last < module.inputs + 1:
         return False
     for node in module.nodes:
-        # A constant result would be a task that a constant passes.
+        # Refuse graphs with a constant result, since a candidate that returns a constant would pass.
         source = node.reads[0] - module.inputs
         before = OPERATIONS[module.nodes[source].operation] if source >= 0 else None
         kind = OPERATIONS[node.operation].kind
@@ -175,9 +175,9 @@ def sound(module: Module) -> bool:
 
 
 def generate(seed: int, index: int) -> Module:
-    """The module of a seed and an index, always the same.
+    """Generate the module of a seed and an index, deterministically.
 
-    Two to six operations; every second module takes more than one input; a fifth has a product.
+    It has two to six operations. More than half of the draws take several inputs, and a fifth may contain a product.
     """
     generator = random.Random(f"kernelwright.modules/{VERSION}/{seed}/{index}")  # noqa: S311
     while True:
@@ -213,7 +213,7 @@ def _drawn(generator: random.Random) -> Module:
 
 
 def _node_of(name: str, reads: tuple[int, ...], generator: random.Random) -> Node:
-    """A node with a number drawn for it where its operation has one."""
+    """A node, with a drawn constant if its operation takes one."""
     numbers = OPERATIONS[name].numbers
     return Node(name, reads, generator.choice(numbers) if numbers else None)
 
@@ -221,7 +221,7 @@ def _node_of(name: str, reads: tuple[int, ...], generator: random.Random) -> Nod
 def _space_of(
     generator: random.Random, nodes: Sequence[Node]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, Dim], ...]]:
-    """Leading sizes and the space: rows always vary, columns do or are one size, as a model's width is."""
+    """Leading sizes and dimensions: rows always vary; columns vary or are fixed, like a model's width."""
     leading = ("rows",) if generator.random() < 0.7 else ("batch", "rows")
     dims = {"batch": Dim(1, 16, default=4)} if len(leading) == 2 else {}
     dims["rows"] = Dim(1, generator.choice((512, 2048)), default=generator.choice((64, 128, 200)))
@@ -236,7 +236,7 @@ def _space_of(
 
 
 def task_of(module: Module) -> TaskSource:
-    """The module as a task file, in the format of `kernelbench_tasks`."""
+    """Write the module as a task file in the format of `kernelbench_tasks`."""
     widths = module.widths()
     names = [f"x{number + 1}" if module.inputs > 1 else "x" for number in range(module.inputs)]
     made: list[str] = []
@@ -262,7 +262,7 @@ def task_of(module: Module) -> TaskSource:
 
 
 def name_of(module: Module) -> str:
-    """A task's name: what it does, shortened."""
+    """A task's name: its operations, truncated."""
     return "_".join(module.operations)[:80]
 
 
@@ -270,7 +270,7 @@ def _file(
     module: Module, widths: Sequence[Width], names: Sequence[str], made: Sequence[str], lines: Sequence[str]
 ) -> str:
     dims = dict(module.dims)
-    # Only widths that weights have are arguments of the constructor.
+    # The constructor takes only widths that weights use.
     arguments = [name for name in ("cols", "out") if any(name in line for line in made)]
     listed = ", ".join(f"{name}: int = {dims[name].default}" for name in arguments)
     sizes = [*module.leading, "cols"]

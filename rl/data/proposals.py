@@ -1,4 +1,4 @@
-"""What may become a row, before anybody has judged it."""
+"""Proposals for rows, before the referee has judged them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evaluator.sources import TaskSource
 
 Source = Literal["compiled", "library", "service"]
 
-#: What the text of a row is under, by where it came from. Whoever publishes a data set passes these on.
+#: License of a row's text by its source; a published data set must include these.
 LICENCES: Mapping[Source, str] = {
     "compiled": "module: MIT (Kernelwright); kernels: written by PyTorch's Inductor and by Kernelwright around it, "
     "MIT, with what Inductor puts into each file under PyTorch's BSD-3-Clause",
@@ -21,7 +21,7 @@ LICENCES: Mapping[Source, str] = {
 
 @dataclass(frozen=True)
 class Proposal:
-    """A pair of a module and a file for it, and how it came about.
+    """A module, a candidate file for it, and their provenance.
 
     Attributes:
         id: the same in every run that makes the same pair.
@@ -29,10 +29,10 @@ class Proposal:
         device: "cpu" or "cuda".
         candidate: the file.
         origin: as in `agent.candidates`.
-        source: which part of this package made it.
-        about: provenance, plain values: seed, program, job.
-        dims: the task's space as `Referee.describe` gives it; None where it is not known yet.
-        operations: names of what the module does, for the words of the answer.
+        source: the part of this package that made it.
+        about: provenance as plain values, such as seed, program or job.
+        dims: the task's space as `Referee.describe` returns it; None if not known yet.
+        operations: names of the module's operations, for the text of the answer.
     """
 
     id: str
@@ -48,12 +48,12 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Lead:
-    """Something to make proposals of. What is cheap to know stands here; `make` may take long, and runs where a referee is.
+    """A proposal to be made, with the parts that are cheap to know.
 
     Attributes:
-        id: of the proposal that it leads to.
+        id: the proposal's id.
         task: the module.
-        make: the proposal.
+        make: makes the proposal; it may take long and needs a referee.
     """
 
     id: str

@@ -1,7 +1,7 @@
-"""The contrastive prompt, and how its answer is taken apart.
+"""The contrastive prompt, and the parser for its answer.
 
-The prompt is the agent's own (`agent.prompts`), so that a model is trained on what it will be asked: the task, the rules, the
-protection against what strangers wrote, earlier files with their speeds, and the form of the answer: analysis, design, code
+The prompt is the agent's own (`agent.prompts`), so a model is trained on the prompts that it will get: the task, the rules, the
+protection against untrusted text, earlier files with their speeds, and the form of the answer: analysis, design, code
 (CUDA-L1, arXiv 2507.14111, table 3).
 """
 
@@ -26,12 +26,12 @@ _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})")
 
 @dataclass(frozen=True)
 class TaskText:
-    """What a prompt says of a task.
+    """A prompt's description of a task.
 
     Attributes:
         source: the task file; untrusted.
-        dims: its space, a line a dimension.
-        shapes: visible shapes, a line each, with the time to beat where it is known.
+        dims: its dimensions, one per line.
+        shapes: visible shapes, one per line, with the time to beat if known.
         device: "cpu" or "cuda".
     """
 
@@ -42,18 +42,18 @@ class TaskText:
 
 
 def contrastive_prompt(task: TaskText, draw: Draw, special_tokens: Iterable[str] = ()) -> list[Message]:
-    """The conversation's beginning for a task and the exemplars that were drawn for it.
+    """The initial messages for a task and the exemplars drawn for it.
 
-    An exemplar with a prompt's own joints in it (`agent.prompts.markers`) is not shown: none should be here, since the database takes none,
-    but another run's tokenizer may have other special tokens.
+    An exemplar that contains prompt markers (`agent.prompts.markers`) is not shown. The database accepts none, but another run's
+    tokenizer may have other special tokens.
 
     Args:
-        task: what to make faster.
+        task: the task to make faster.
         draw: from `rl.exemplars`.
-        special_tokens: of the tokenizer.
+        special_tokens: the tokenizer's special tokens.
 
     Raises:
-        ConfigError: the task itself holds such joints; it cannot be trained on.
+        ConfigError: the task itself contains such markers; it cannot be trained on.
     """
     tokens = tuple(special_tokens)
     for what in (task.source, task.dims, task.shapes):
@@ -85,14 +85,14 @@ def as_text(messages: Sequence[Message]) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer taken apart.
+    """A parsed answer.
 
     Attributes:
-        analysis: its first part, "" where it is missing.
-        design: its second part.
+        analysis: its first part, "" if missing.
+        design: its second part, "" if missing.
         source: the candidate file, or None.
-        problem: why there is none, see `agent.extraction.Extraction`.
-        in_form: whether the three parts were there, in order, with the code in the third.
+        problem: why there is no file, see `agent.extraction.Extraction`.
+        in_form: whether the answer has all three parts in order, with the code in the third.
     """
 
     analysis: str
@@ -103,11 +103,11 @@ class Answer:
 
 
 def read_answer(text: str, *, finished: bool = True) -> Answer:
-    """Take an answer apart. A file is found wherever it stands; the headings count outside of code blocks alone.
+    """Parse an answer. The file may be anywhere; headings count only outside code blocks.
 
     Args:
-        text: what the model wrote.
-        finished: whether it came to its end by itself, and not at the token limit.
+        text: the model's answer.
+        finished: whether it ended by itself and not at the token limit.
     """
     found = extract(text, "stop" if finished else "length")
     parts, order = _parts(text)
@@ -116,7 +116,7 @@ def read_answer(text: str, *, finished: bool = True) -> Answer:
 
 
 def _parts(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The text under each heading, and the headings in the order in which they stand."""
+    """The text under each heading, and the headings in order of appearance."""
     parts: dict[str, list[str]] = {name: [] for name in _HEADINGS}
     order: list[str] = []
     fence = ""

@@ -1,1 +1,1 @@
-"""The three stages of a run, a file each, and what they share: TRL's trainers with our checkpoints and figures."""
+"""The three stages of a run, one file each, and their shared code: TRL's trainers with our checkpoints and metrics."""

@@ -1,7 +1,8 @@
-"""GRPO on rewards of the referee, with scored exemplars in the prompt.
+"""GRPO on the referee's rewards, with scored exemplars in the prompt.
 
-Prompts are drawn when the loader asks for them. It asks one step ahead, so a step's prompts show what was known before the step before
-it: a function of (seed, place, task, machine, snapshot), with the snapshot a function of the step. A run that goes on draws alike.
+Prompts are drawn when the data loader requests them. It prefetches one step ahead, so the prompts of step n show what was known
+before step n - 1. A draw is a function of (seed, place, task, machine, snapshot), and the snapshot is a function of the step, so a
+resumed run draws the same prompts.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from rl.stages.trainers import Grpo, Ledger, batches, options, train
 from rl.step_report import Report
 
 _log = logging.getLogger(__name__)
-#: Snapshot 0 is the empty database, and the first one is what it begins with.
+#: Snapshot 0 is the empty database; snapshot 1 holds the initial exemplars.
 _BEGINNING = 1
 
 
 def run(stage: ContrastiveStage, ranks: Ranks, judge_of: JudgeOf, held_out: Iterable[str] = ()) -> Path:
-    """Train; the folder of the finished model.
+    """Train, and return the folder of the finished model.
 
     Args:
-        stage: its config; the folder is claimed.
-        ranks: of this run.
-        judge_of: makes who judges.
+        stage: its config; the caller has claimed the folder.
+        ranks: the processes of this run.
+        judge_of: creates the judge.
         held_out: evaluation tasks of the other stages of a list.
 
     Raises:
-        RLError: see `rl.errors`; each says whether and how to go on.
+        RLError: see `rl.errors`; the message says whether and how to resume.
     """
     known = tasks.of_stage(stage, held_out)
     path = stage.model.path
@@ -87,14 +88,14 @@ def run(stage: ContrastiveStage, ranks: Ranks, judge_of: JudgeOf, held_out: Iter
 
 @dataclass
 class _State:
-    """What moves with the steps beside the weights."""
+    """State that changes with the steps, besides the weights."""
 
     stage: ContrastiveStage
     tasks: Mapping[str, TaskSource]
     exemplars: ExemplarDatabase
     bench: Bench
     done: int
-    #: The first snapshot with which the type of machine was known; draws from those before show nothing.
+    #: The first snapshot at which the type of machine was known; draws from earlier snapshots show nothing.
     machine_since: int | None
 
     def __post_init__(self) -> None:
@@ -103,13 +104,13 @@ class _State:
         self._samples = StepLog(output / "samples.jsonl", self.done) if first else None
 
     def end_step(self, step: int) -> dict[str, Any]:
-        """Take in what all ranks have found; figures of the step."""
+        """Add the findings of all ranks to the databases, and return the step's metrics."""
         ranks, fleet = self.bench.ranks, self.bench.fleet
         reports = self.bench.reports()
         found = _undoubted(ranks.all(fleet.successes()), reports)
         self.bench.learn(reports)
         if ranks.first:
-            # In an order that does not depend on which rank found what first.
+            # Sort: the order must not depend on the ranks.
             self.exemplars.advance(sorted(found, key=lambda one: (one.task, one.source, one.speedup)))
         fleet.machine = ranks.from_first(fleet.machine)
         ranks.wait()
@@ -122,7 +123,7 @@ class _State:
         return {**self.bench.figures(reports), "snapshot": snapshot_of(step)}
 
     def record(self) -> dict[str, Any]:
-        """What belongs into a checkpoint."""
+        """The state to store in a checkpoint."""
         return {
             "snapshot": self.exemplars.snapshot,
             "hacks": self.bench.hacks.position,
@@ -131,18 +132,18 @@ class _State:
         }
 
     def draw(self, step: int, place: int, task: str) -> Draw:
-        """The exemplars of a prompt."""
+        """Draw the exemplars of a prompt."""
         snapshot = snapshot_of(step)
         machine = self.bench.fleet.machine
         if not machine or self.machine_since is None or snapshot < self.machine_since:
             return Draw((), snapshot)
-        # Places of a step may have the same task, and shall not show the same.
+        # Two places of a step may have the same task; they should show different exemplars.
         seed = self.stage.seed * 65_537 + place
         return self.exemplars.draw(seed, self.tasks[task].sha256, machine, snapshot)
 
 
 def _undoubted(found: Iterable[Success], reports: Iterable[Report]) -> list[Success]:
-    """Without what any rank's judges or databases doubt: each asks by itself, and exemplars are everybody's."""
+    """Drop successes that any rank's judges or databases doubt: ranks check separately but share the exemplars."""
     doubted = {
         fingerprint(one.answer.source)
         for report in reports
@@ -153,12 +154,15 @@ def _undoubted(found: Iterable[Success], reports: Iterable[Report]) -> list[Succ
 
 
 def snapshot_of(step: int) -> int:
-    """The snapshot that a step's prompts are drawn from: the newest one when the loader asks, which is a step ahead."""
+    """The snapshot for a step's prompts: the newest one when the loader requests them, one step ahead."""
     return _BEGINNING + max(0, step - 2)
 
 
 class _Prompts:
-    """A dataset's transform: each row's prompt as its step asks it. Has no effect, since the loader asks more often than it takes."""
+    """A dataset transform that makes each row's prompt for its step.
+
+    It must have no side effects, since the loader requests more rows than it uses.
+    """
 
     def __init__(self, state: _State, tokenizer: Any, special: tuple[str, ...]) -> None:
         self._state = state
@@ -174,14 +178,14 @@ class _Prompts:
         return {**batch, "prompt": [drawn[key] for key in places]}
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        # Pickled only for a fingerprint of the dataset, which need not follow the database.
+        # Pickled only for the dataset's fingerprint, which need not depend on the database.
         return dict, ()
 
     def _prompt(self, step: int, place: int, task: str) -> Any:
         state = self._state
         text = text_of_task(state.tasks[task].source, "", "", state.stage.fleet.device)
         draw = state.draw(step, place, task)
-        # The fastest alone, or none, where more would leave no room for an answer in the model's context.
+        # Show only the fastest exemplar, or none, if more would leave no room for an answer in the model's context.
         for shown in dict.fromkeys((draw.shown, draw.shown[-1:], ())):
             messages = contrastive_prompt(text, Draw(shown, draw.snapshot), self._special)
             prompt = models.prompt_value(self._tokenizer, messages)
@@ -218,14 +222,14 @@ def _trainer(
         num_generations=stage.group,
         max_completion_length=stage.max_tokens,
         temperature=stage.temperature,
-        # Whole distribution: what truncates it biases the ratio between policy and sampler.
+        # Sample from the whole distribution: truncation biases the ratio between policy and sampler.
         top_p=1.0,
         top_k=0,
         beta=stage.beta,
         epsilon=stage.epsilon,
         epsilon_high=stage.epsilon_high,
         entropy_coef=stage.entropy,
-        # The fleet has compared rewards within their groups and clipped them.
+        # The fleet has already normalized rewards within their groups and clipped them.
         scale_rewards="none",
         loss_type="dr_grpo",
     )
@@ -241,10 +245,10 @@ def _trainer(
 
 
 def engine_options(stage: ContrastiveStage) -> dict[str, Any]:
-    """What `GRPOConfig` is told of who samples."""
+    """The sampling engine's options for `GRPOConfig`."""
     generation = stage.generation
     if generation.engine == "transformers":
-        # Gradient checkpointing turns the cache off, in sampling too: each token would read all before it anew.
+        # Gradient checkpointing turns the KV cache off, even for sampling; each token would then recompute its whole prefix.
         return {"use_vllm": False, "generation_kwargs": {"use_cache": True}}
     if generation.engine == "vllm-server":
         return {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": generation.url}
@@ -265,7 +269,7 @@ def _database(
     special: tuple[str, ...],
     stack: ExitStack,
 ) -> ExemplarDatabase:
-    """The exemplar database as it was at the checkpoint; without one, with what it is to begin with."""
+    """Open the exemplar database as of the checkpoint, or with its initial exemplars if there is no checkpoint."""
     path = stage.output / "exemplars.journal"
     if ranks.first:
         exemplars = stack.enter_context(ExemplarDatabase(path, stage.exemplars, special_tokens=special))
@@ -288,7 +292,7 @@ def _database(
 def _beginning(
     stage: ContrastiveStage, known: Mapping[str, TaskSource], machine: str | None
 ) -> list[Success]:
-    """Successes of rows, of this stage's tasks and type of machine alone; of any type where a service will tell it."""
+    """Initial successes from rows, only for this stage's tasks and type of machine; for any type while it is unknown."""
     if stage.exemplars.begin_with is None:
         return []
     timed = successes_of(stage.exemplars.begin_with, known.values())

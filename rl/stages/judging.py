@@ -1,4 +1,4 @@
-"""What the stages that judge share: the fleet with its databases, and what all ranks' steps have found."""
+"""Shared code of the stages that judge: the fleet with its databases, and the reports of all ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JudgeOf = Callable[[FleetPart], Judge]
 
 @dataclass
 class Bench:
-    """A rank's fleet and the run's database of hacks, which the first rank writes and the others follow."""
+    """A rank's fleet and the run's database of hacks, which rank 0 writes and the others follow."""
 
     fleet: Fleet
     hacks: HackDatabase
@@ -36,7 +36,10 @@ class Bench:
     async def rewards(
         self, prompts: Sequence[Any], completions: Sequence[Any], task: Sequence[str], **more: Any
     ) -> list[float | None]:
-        """See `rl.fleet.Fleet.rewards`. A fleet that is lost is told by `check`: a rank that ended alone would leave the others waiting."""
+        """See `rl.fleet.Fleet.rewards`; returns None rewards if the fleet is lost.
+
+        `check` then raises the error on all ranks: a rank that stopped alone would leave the others waiting.
+        """
         try:
             return await self.fleet.rewards(prompts, completions, task, **more)
         except FleetLost as error:
@@ -44,22 +47,24 @@ class Bench:
             return [None] * len(completions)
 
     def check(self) -> None:
-        """All ranks call it when they have their rewards.
+        """Raise on all ranks if any rank lost its fleet; all ranks call it once they have their rewards.
 
         Raises:
-            FleetLost: the evaluators of any rank are lost; on all ranks.
+            FleetLost: any rank lost its evaluators.
         """
         lost = next((one for one in self.ranks.all([self._lost]) if one), "")
         if lost:
             raise FleetLost(lost)
 
     def reports(self) -> list[Report]:
-        """What all ranks' last steps found; all ranks call it."""
+        """The reports of all ranks' last steps; all ranks call it."""
         return self.ranks.all([self.fleet.report])
 
     def learn(self, reports: list[Report]) -> None:
-        """Take what was caught in a step into the database of hacks, at the step's end: what a step pays does not depend on who
-        was judged first in it."""
+        """Add the hacks caught in a step to the database at the step's end.
+
+        Rewards within a step therefore do not depend on the order of judging.
+        """
         if self.ranks.first:
             for report in reports:
                 for one in report.samples:
@@ -70,7 +75,7 @@ class Bench:
             self.hacks.follow()
 
     def figures(self, reports: list[Report]) -> dict[str, Any]:
-        """Figures of a step, with how long the slowest rank waited."""
+        """Metrics of a step, including the longest wait of any rank."""
         return {**of_reports(reports), "waited_s": max(report.waited_s for report in reports)}
 
 
@@ -87,25 +92,25 @@ def bench(
     reward: RewardPart | None = None,
     knowledge: Knowledge | None = None,
 ) -> Iterator[Bench]:
-    """A fleet for as long as the block runs.
+    """Open a fleet and its databases for the duration of the block.
 
     Args:
         stage: its config.
-        tasks: by name.
-        ranks: of the run.
-        judge_of: makes who judges.
-        group: completions of a prompt.
-        position: of the database of hacks at the checkpoint; 0 begins anew.
-        machine: type of machine that a checkpoint names; that of the config by default.
-        reward: how verdicts are paid.
-        knowledge: of records and portfolios; hacks are added here.
+        tasks: tasks by name.
+        ranks: the processes of the run.
+        judge_of: creates the judge.
+        group: completions per prompt.
+        position: position of the database of hacks at the checkpoint; 0 starts afresh.
+        machine: type of machine recorded in a checkpoint; by default the config's.
+        reward: how verdicts become rewards.
+        knowledge: sources of records and portfolios; hacks and judges are added here.
 
     Raises:
         JournalError: a database is damaged, or the disk is full.
-        ConfigError: referees of this machine would time on the GPU that a rank trains on.
+        ConfigError: local referees would time on the GPU that a rank trains on.
     """
     if ranks.count > 1 and stage.fleet.device == "cuda" and stage.fleet.url is None:
-        # One rank generates and is paid in turn; with several nobody knows what the others do while a referee times.
+        # A single rank alternates between generating and judging; with several, others may use the GPU during a timing.
         raise ConfigError(
             f"{ranks.count} ranks and referees of the same machine would share a GPU while one of them is timed: "
             "start a service on GPUs of its own, and name it in `fleet.url`"
@@ -146,24 +151,26 @@ def bench(
 
 
 def _shared(stage: SelfsupStage | ContrastiveStage, tasks: int, ranks: Ranks) -> FleetPart:
-    """The fleet's settings for this rank: its share of the width; and a round, which asks about all tasks at once, may take a step's
-    time for each."""
+    """The fleet's settings for this rank, with its share of the width.
+
+    A round of `selfsup` judges all tasks at once, so its time limit is a step's limit per task.
+    """
     settings = stage.fleet.model_copy(update={"width": ranks.share_of(stage.fleet.width)})
     if isinstance(stage, ContrastiveStage):
         return settings
     limit_s = stage.fleet.step_s * tasks
-    if ranks.count > 1:  # others wait meanwhile, and not for ever
+    if ranks.count > 1:  # the other ranks wait meanwhile, up to TIMEOUT_S
         limit_s = max(stage.fleet.step_s, min(limit_s, TIMEOUT_S / 2))
     return settings.model_copy(update={"step_s": limit_s})
 
 
 def harness_of(url: str | None) -> str | None:
-    """The version of the referees of this machine; None for those of a service, which may be another one."""
+    """The version of this machine's referees; None for a service, whose version may differ."""
     return None if url else HARNESS_VERSION
 
 
 def verdicts_path(output: Path, settings: FleetPart, ranks: Ranks) -> Path:
-    """Where this rank keeps verdicts."""
+    """The path of this rank's journal of verdicts."""
     path = settings.verdicts or output / "verdicts.journal"
     return path if ranks.first else path.with_name(f"{path.stem}-{ranks.number}{path.suffix}")
 

@@ -1,7 +1,7 @@
-"""Self-supervised rounds: sample, judge, keep what was accepted, fine-tune on it, repeat. Speed is not paid for, as in CUDA-L1's stage 2.
+"""Self-supervised rounds: sample, judge, keep accepted candidates, fine-tune on them, repeat. Speed is not rewarded (CUDA-L1, stage 2).
 
-A round has a folder of its own: `rows.jsonl` says that its samples are judged, `checkpoint/` that it is finished. What a killed run
-had judged of a round is in the journal of verdicts, so the same samples, drawn again, are answered from there.
+Each round has its own folder: `judged.json` marks its samples as judged, `checkpoint/` marks it as finished. If a run is killed within
+a round, it redraws the same samples after a restart and takes the verdicts it already has from the journal of verdicts.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _JUDGED = "judged.json"
 
 
 def run(stage: SelfsupStage, ranks: Ranks, judge_of: JudgeOf, held_out: Iterable[str] = ()) -> Path:
-    """Train; the folder of the finished model.
+    """Train, and return the folder of the finished model.
 
     Args:
-        stage: its config; the folder is claimed.
-        ranks: of this run.
-        judge_of: makes who judges.
+        stage: its config; the caller has claimed the folder.
+        ranks: the processes of this run.
+        judge_of: creates the judge.
         held_out: evaluation tasks of the other stages of a list.
 
     Raises:
-        DataError: in no round was any candidate accepted.
-        RLError: see `rl.errors`; each says whether and how to go on.
+        DataError: no candidate was accepted in any round.
+        RLError: see `rl.errors`; the message says whether and how to resume.
     """
     known = tasks.of_stage(stage, held_out)
     if stage.model.path is None:
@@ -88,13 +88,13 @@ def run(stage: SelfsupStage, ranks: Ranks, judge_of: JudgeOf, held_out: Iterable
 
 
 class _Round:
-    """One round, in a folder of its own.
+    """One round, in its own folder.
 
     Args:
         stage: its config.
-        number: from 1.
+        number: the round's number, from 1.
         known: the stage's tasks.
-        ranks: of the run.
+        ranks: the processes of the run.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class _Round:
 
     @property
     def offset(self) -> int:
-        """Optimizer steps of the rounds before."""
+        """Optimizer steps of the earlier rounds."""
         return (self.number - 1) * self.steps
 
     def sample_and_judge(self, path: str, before: list[Row], at: Bench) -> None:
-        """Sample for every task, judge, and write down what was accepted, together with what was before."""
+        """Sample for every task, judge, and write the accepted candidates together with earlier rows."""
         ranks = self._ranks
         mine = {name: self._known[name] for name in sorted(self._known)[ranks.number :: ranks.count]}
         prompts, completions, asked = self._samples(path, mine)
@@ -125,7 +125,7 @@ class _Round:
         self._keep(at, before)
 
     def learn(self, path: str, rows: list[Row], log: StepLog | None) -> None:
-        """Fine-tune on what was accepted so far."""
+        """Fine-tune on all rows accepted so far."""
         stage, ranks = self._stage, self._ranks
         if ranks.first:
             checkpoints.clear_after(self.folder, checkpoints.newest(self.folder))
@@ -139,7 +139,7 @@ class _Round:
         models.save_final(trainer, path, tokenizer, stage.model, self.folder)
 
     def _samples(self, path: str, mine: Mapping[str, TaskSource]) -> tuple[list[Any], list[str], list[str]]:
-        """Prompts, completions and tasks: a function of the seed, the round, the task and the weights."""
+        """Sample prompts, completions and task names, as a function of the seed, the round, the task and the weights."""
         stage = self._stage
         tokenizer = models.load_tokenizer(path)
         model = models.load_model(path, stage.model, whole=True)
@@ -171,7 +171,7 @@ class _Round:
         stage, ranks = self._stage, self._ranks
         reports = at.reports()
         unheard = sum(report.unheard for report in reports)
-        # A candidate that ends whoever judges it is given up where others were judged: it would be so each time.
+        # If other candidates were judged, drop one that always crashes its evaluator: a retry would fail the same way.
         if unheard and any(report.cut or not report.heard for report in reports):
             every = sum(len(report.samples) for report in reports)
             why = next(reason for report in reports if report.unheard for reason in report.missing)
@@ -209,7 +209,7 @@ class _Round:
         ranks.wait()
 
     def position(self) -> int:
-        """Of the database of hacks when the round before was judged."""
+        """Position of the database of hacks after the previous round was judged."""
         if self.number == 1:
             return 0
         before = self._stage.output / f"round-{self.number - 1}" / _JUDGED
@@ -217,7 +217,7 @@ class _Round:
 
 
 def _log_of(stage: SelfsupStage, rounds: list[_Round]) -> StepLog:
-    """The file of figures, up to the newest checkpoint of the rounds."""
+    """The log of metrics, cut after the newest checkpoint of the rounds."""
     done = 0
     for one in rounds:
         kept = checkpoints.newest(one.folder)

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on verified rows: the first stage, and what each round of `selfsup` ends with."""
+"""Supervised fine-tuning on verified rows: the first stage, and the last part of each `selfsup` round."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _log = logging.getLogger(__name__)
 
 
 def run(stage: SftStage, ranks: Ranks, held_out: Iterable[str] = ()) -> Path:
-    """Train; the folder of the finished model.
+    """Train, and return the folder of the finished model.
 
     Args:
-        stage: its config; the folder is claimed.
-        ranks: of this run.
+        stage: its config; the caller has claimed the folder.
+        ranks: the processes of this run.
         held_out: evaluation tasks of the other stages of a list.
 
     Raises:
-        RLError: see `rl.errors`; each says whether and how to go on.
+        RLError: see `rl.errors`; the message says whether and how to resume.
     """
     rows = clean_rows(stage, held_out)
     path = beginning(stage, rows, ranks)
@@ -46,11 +46,11 @@ def run(stage: SftStage, ranks: Ranks, held_out: Iterable[str] = ()) -> Path:
 
 
 def clean_rows(stage: SftStage, held_out: Iterable[str] = ()) -> list[Row]:
-    """The rows of a stage, none of which is about a task that the run is evaluated on.
+    """Read the rows of a stage, and refuse rows about evaluation tasks.
 
     Raises:
-        DataError: there are none.
-        ContaminatedError: some are about evaluation tasks.
+        DataError: there are no rows.
+        ContaminatedError: some rows are about evaluation tasks.
     """
     rows = read_rows(stage.data)
     evaluated = tasks.sources(tasks.named(dict.fromkeys([*stage.held_out, *held_out])))
@@ -59,7 +59,7 @@ def clean_rows(stage: SftStage, held_out: Iterable[str] = ()) -> list[Row]:
 
 
 def beginning(stage: SftStage, rows: Sequence[Row], ranks: Ranks) -> str:
-    """Where the model to begin with is: the config's path, or a fresh one made for these rows."""
+    """The path of the initial model: the config's, or a fresh model made for these rows."""
     if stage.model.fresh is None:
         if stage.model.path is None:
             raise DataError(
@@ -83,12 +83,12 @@ def imitate(
     ledger: Ledger,
     most: int,
 ) -> Any:
-    """Train on rows in an order that is a function of the seed, from the folder's newest checkpoint; the trainer.
+    """Train on rows in a seeded order, from the folder's newest checkpoint, and return the trainer.
 
     Rows longer than `most` tokens are left out.
 
     Raises:
-        DataError: no row is short enough, or may be taught.
+        DataError: every row is too long or must not be taught.
     """
     from datasets import Dataset
     from trl import SFTConfig
@@ -119,12 +119,12 @@ def imitate(
 
 
 def order_of(seed: int, rows: int, count: int) -> list[int]:
-    """The numbers of the rows of all steps: each row once before any comes again, in an order drawn anew each time."""
+    """Row indices for all steps: passes over all rows, each pass shuffled anew."""
     order: list[int] = []
     turn = 0
     while len(order) < count:
         one = list(range(rows))
-        random.Random(f"{seed}/rows/{turn}").shuffle(one)  # noqa: S311 - a draw that can be repeated
+        random.Random(f"{seed}/rows/{turn}").shuffle(one)  # noqa: S311 - a reproducible draw
         order += one
         turn += 1
     return order[:count]
@@ -139,7 +139,7 @@ def _pairs(rows: Sequence[Row], tokenizer: Any, most: int) -> list[dict[str, Any
             continue
         prompt = models.prompt_value(tokenizer, messages_of(row, special))
         completion = models.completion_value(tokenizer, answer_of(row))
-        # A file that is cut off teaches to cut files off.
+        # Drop instead of truncate: truncated files would teach the model to truncate.
         if models.token_count(tokenizer, prompt, completion) > most:
             long += 1
         else:

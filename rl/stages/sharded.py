@@ -1,10 +1,10 @@
-"""Sampling from a model whose weights FSDP 2 keeps in main memory between uses.
+"""Sampling from a model whose weights FSDP 2 offloads to main memory between uses.
 
-Such a model says that it is on the CPU, and transformers' `generate` moves there what it is asked; when a layer is used, its weights
-are on the GPU. torch itself marks the model, so that `generate` keeps ranks together until the last one's completions have ended.
+Such a model reports the CPU as its device, and transformers' `generate` moves its inputs there, although a layer's weights are on the
+GPU when it runs. torch itself marks the model; `generate` then keeps the ranks in step until the last completion has ended.
 
-With adapters the model that `generate` runs is one inside of the outermost that FSDP holds, and goes past the outermost one's forward, where
-FSDP begins: then the whole `generate` is a forward to FSDP.
+With adapters, `generate` runs a model inside the outermost FSDP module and bypasses that module's forward, where FSDP's hooks start.
+In this case the whole `generate` is registered with FSDP as a forward method.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
 @contextmanager
 def sampling(model: Any, device: torch.device) -> Iterator[None]:
-    """While a model samples, it says that it is where it computes. Has no effect on a model that FSDP 2 does not hold.
+    """Make a model report its compute device while it samples. Has no effect unless FSDP 2 wraps the model.
 
     Args:
-        model: what is asked to generate; with adapters PEFT's model around it.
-        device: of this rank.
+        model: the model that generates, or PEFT's wrapper around it.
+        device: this rank's device.
     """
     if not isinstance(model, FSDPModule):
         yield
@@ -32,7 +32,7 @@ def sampling(model: Any, device: torch.device) -> Iterator[None]:
     inner: Any = outer.get_base_model() if hasattr(outer, "get_base_model") else outer
     if inner is not outer:
         register_fsdp_forward_method(outer, "generate")
-    # On the class, since a property of the instance is none.
+    # Set it on the class, since properties do not work on instances.
     kind: Any = type(inner)
     said, own = kind.device, kind.__dict__.get("device")
     kind.device = property(lambda asked: device if asked is inner else said.fget(asked))

@@ -1,4 +1,4 @@
-"""What the stages' trainers share: TRL's options, checkpoints that are whole or none, a line of figures per step, and an end on request."""
+"""Shared code of the stages' trainers: TRL's options, atomic checkpoints, one line of metrics per step, and a graceful stop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl import checkpoints, models  # models first: it turns telemetry off before TRL is loaded
+from rl import checkpoints, models  # models first: it disables telemetry before TRL is loaded
 from rl.config import Stage
 from rl.errors import CheckpointError, ConfigError, FleetLost, Stopped
 from rl.metrics import StepLog, step_line
@@ -38,16 +38,16 @@ __all__ = ["Grpo", "Ledger", "Sft", "asked_to_stop", "batches", "models", "optio
 
 @dataclass
 class Ledger:
-    """What a stage does beside the gradient, at the three moments that a trainer has for it. All ranks call all of it.
+    """A stage's hooks and metrics for the trainer; all ranks call the hooks.
 
     Attributes:
         stage: its config.
-        log: of figures; None on ranks but the first.
-        end_step: after a step's weights are moved, with its number; figures of the step.
-        record: what belongs into a checkpoint.
-        offset: steps that were done before this trainer's first.
-        round: of `selfsup`.
-        first: figures that belong to the first step of this trainer alone.
+        log: the log of metrics; None except on rank 0.
+        end_step: called with the step's number after the weights are updated; returns the step's metrics.
+        record: returns the state to store in a checkpoint.
+        offset: steps done before this trainer's first step.
+        round: the round of `selfsup`.
+        first: metrics for this trainer's first step only.
     """
 
     stage: Stage
@@ -60,7 +60,7 @@ class Ledger:
 
 
 class _WholeCheckpoints:
-    """A checkpoint that cannot be written ends training with a sentence, and leaves those before it as they are."""
+    """Ends training with a clear error if a checkpoint cannot be written; earlier checkpoints stay intact."""
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         state, args = self.state, self.args  # type: ignore[attr-defined]
@@ -68,15 +68,15 @@ class _WholeCheckpoints:
             super()._save_checkpoint(model, trial)  # type: ignore[misc]
         except (
             Exception
-        ) as error:  # a full disk has many names: OSError, torch's RuntimeError, safetensors' own
+        ) as error:  # a full disk raises OSError, torch's RuntimeError or safetensors' own error
             raise checkpoints.unwritable(
                 Path(args.output_dir) / f"checkpoint-{state.global_step}", error
             ) from error
-        # Each rank writes a file of its own, and the first one seals what is there when all have.
+        # Each rank writes its own file; rank 0 seals the checkpoint after all have finished.
         self.accelerator.wait_for_everyone()  # type: ignore[attr-defined]
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """None: a card would name this machine's paths."""
+        """Write no model card, which would name this machine's paths."""
 
 
 class Sft(_WholeCheckpoints, SFTTrainer):  # type: ignore[misc]
@@ -84,10 +84,10 @@ class Sft(_WholeCheckpoints, SFTTrainer):  # type: ignore[misc]
 
 
 class Grpo(_WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
-    """TRL's `GRPOTrainer`; a step in which no completion of any rank has an advantage moves neither weights nor the optimizer.
+    """TRL's `GRPOTrainer`; if all advantages of all ranks are zero, a step changes neither the weights nor the optimizer.
 
     Args:
-        paid: called on all ranks when they have their rewards; what it raises ends training before the step.
+        paid: called on all ranks once they have their rewards; an exception from it ends training before the step.
     """
 
     _dead = False
@@ -101,14 +101,14 @@ class Grpo(_WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         with sampling(self.accelerator.unwrap_model(self.model_wrapped), self.accelerator.device):
             scored = super()._generate_and_score_completions(inputs)
         self._paid()
-        # Of all ranks: one that stood still while others moved would have other weights than they.
+        # Decide over all ranks: a rank that alone skipped the update would diverge from the others' weights.
         alive = (scored["advantages"] != 0).any().float().reshape(1)
         self._dead = not bool(self.accelerator.gather(alive).any())
         return scored
 
 
 class _Still(TrainerCallback):  # type: ignore[misc]
-    """Takes a dead step's gradients away: with zeros in their place momentum and weight decay would still move weights."""
+    """Sets a dead step's gradients to None: with zero gradients, momentum and weight decay would still change the weights."""
 
     def __init__(self, trainer: Grpo) -> None:
         self._trainer = trainer
@@ -121,7 +121,7 @@ class _Still(TrainerCallback):  # type: ignore[misc]
 
 
 class Keeper(TrainerCallback):  # type: ignore[misc]
-    """Seals checkpoints, writes figures, and ends a run after the step in which it was asked to end."""
+    """Seals checkpoints, writes metrics, and stops a run after the step in which a stop was requested."""
 
     def __init__(self, ledger: Ledger, tokens: float = 0) -> None:
         self._ledger = ledger
@@ -133,7 +133,7 @@ class Keeper(TrainerCallback):  # type: ignore[misc]
         self._ended: Callable[[Any], None] | None = None
         self._saved = 0
         if torch.cuda.is_available():
-            # A stage before this one, in the same process, may have needed more.
+            # An earlier stage in the same process may have had a higher peak.
             torch.cuda.reset_peak_memory_stats()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -143,7 +143,7 @@ class Keeper(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """See `TrainerCallback`."""
         self._known = dict(self._ledger.end_step(state.global_step))
-        # Signals reach ranks in different steps, and one that went on alone would wait for the others.
+        # A signal may reach the ranks in different steps; a rank that continued alone would wait for the others.
         seen = self._ranks.all([(asked_to_stop(), _peak_memory_gib())])
         self._known["peak_memory_gib"] = max((peak for _, peak in seen if peak is not None), default=None)
         if any(stop for stop, _ in seen):
@@ -152,7 +152,7 @@ class Keeper(TrainerCallback):  # type: ignore[misc]
         return control
 
     def save_last_step(self, trainer: Any) -> None:
-        """Save the step before one that has begun and cannot be ended, as it would have been saved when it ended; all ranks call it."""
+        """Save the last finished step in the state it ended with, after a later step failed; all ranks call it."""
         if self._ended is not None and self._saved < trainer.state.global_step:
             self._ended(trainer.state)
             trainer._save_checkpoint(trainer.model, None)
@@ -176,7 +176,7 @@ class Keeper(TrainerCallback):  # type: ignore[misc]
             known["idle_share"] = min(waited_s / step_s, 1.0) if step_s > 0 else None
         line = {
             "step": ledger.offset + state.global_step,
-            "stage": ledger.stage.stage,  # type: ignore[attr-defined]  # every kind of stage has its name
+            "stage": ledger.stage.stage,  # type: ignore[attr-defined]  # every subclass of Stage defines it
             "time_s": now_s - self._began_s,
             "step_s": step_s,
             "loss": logs["loss"],
@@ -201,7 +201,7 @@ class Keeper(TrainerCallback):  # type: ignore[misc]
 
 
 def _as_now(state: Any) -> Callable[[Any], None]:
-    """What brings back where all random numbers and the count of tokens are now: the next step's samples move them."""
+    """Capture the random states and the token count; the returned function restores them, since the next step changes them."""
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     tokens = state.num_input_tokens_seen
@@ -222,7 +222,7 @@ def _peak_memory_gib() -> float | None:
 
 
 def _told(line: Mapping[str, Any], steps: int) -> str:
-    """A step in a line for people."""
+    """One line about a step for people."""
     parts = [f"step {line['step']}/{steps}", f"loss {line['loss']:.4f}"]
     if line.get("completions") is not None:
         parts.append(f"{line['judged']} judged, {line['cached']} known, {line['missing']} without a reward")
@@ -234,13 +234,13 @@ def _told(line: Mapping[str, Any], steps: int) -> str:
 
 
 def options(stage: Stage, folder: Path, steps: int, *, precise: bool | None = None) -> dict[str, Any]:
-    """TRL's options that all stages share.
+    """TRL's options shared by all stages.
 
     Args:
         stage: its config.
-        folder: of checkpoints.
-        steps: of this trainer.
-        precise: float32 arithmetic; the config's by default.
+        folder: the folder of checkpoints.
+        steps: number of steps of this trainer.
+        precise: whether to compute in float32; by default as in the config.
     """
     on_cpu = not torch.cuda.is_available()
     fp32 = stage.model.precision == "fp32" if precise is None else precise
@@ -272,16 +272,16 @@ def options(stage: Stage, folder: Path, steps: int, *, precise: bool | None = No
 
 
 def batches(total: int, at_once: int | None, ranks: int, multiple: int = 1) -> tuple[int, int]:
-    """How many sequences a rank takes at once, and how often before the weights move.
+    """A rank's micro-batch size and number of accumulation steps.
 
     Args:
-        total: sequences of a step, over all ranks.
-        at_once: most that a device takes.
-        ranks: how many there are.
-        multiple: each rank's share of a step must be one of it.
+        total: sequences of a step over all ranks.
+        at_once: maximum micro-batch size; None for no limit.
+        ranks: number of ranks.
+        multiple: each rank's share of a step must be a multiple of this.
 
     Raises:
-        ConfigError: they do not divide.
+        ConfigError: the total cannot be divided like this.
     """
     share, rest = divmod(total, ranks)
     if rest or share % multiple:
@@ -295,16 +295,16 @@ def batches(total: int, at_once: int | None, ranks: int, multiple: int = 1) -> t
 
 
 def train(trainer: Any, folder: Path, ledger: Ledger) -> None:
-    """Train, from the newest whole checkpoint of the folder if there is one.
+    """Train, starting from the folder's newest complete checkpoint if there is one.
 
     Raises:
-        Stopped: it was asked to end, and has saved where it was.
-        FleetLost: a step could not be paid; the one before it is saved.
+        Stopped: a stop was requested; the last step is saved.
+        FleetLost: a step got no rewards; the previous step is saved.
         CheckpointError: a checkpoint cannot be written or read.
     """
     trainer.remove_callback(PrinterCallback)
     kept = checkpoints.newest(folder)
-    # `GRPOTrainer` keeps its count of tokens in its checkpoints, and `SFTTrainer` does not.
+    # `GRPOTrainer` stores its token count in its checkpoints; `SFTTrainer` does not.
     counted = float(kept.record.get("tokens", 0)) if kept and isinstance(trainer, Sft) else 0
     keeper = Keeper(ledger, counted)
     trainer.add_callback(keeper)
@@ -327,13 +327,16 @@ _STOP = threading.Event()
 
 
 def asked_to_stop() -> bool:
-    """Whether a signal has come in a `stoppable` block."""
+    """Whether a `stoppable` block has received a signal."""
     return _STOP.is_set()
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Take SIGTERM, which clusters send before they take a node away, as a wish to end after this step; a second one ends at once."""
+    """Treat SIGTERM, which clusters send before they reclaim a node, as a request to stop after this step.
+
+    A second SIGTERM ends the process at once.
+    """
 
     def ask(number: int, frame: Any) -> None:
         if _STOP.is_set():

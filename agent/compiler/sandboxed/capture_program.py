@@ -1,10 +1,10 @@
-"""Tool program: asks Inductor for the code of a reference module, without compiling or running it.
+"""Tool program: gets Inductor's code for a reference module without compiling or running it.
 
 It runs as `__main__` in a disposable sandboxed process whose folder holds `reference.py` (untrusted) and `request.json`, and writes
-`out/capture.json`. It imports nothing else of this project, because it travels as text, and what it writes is untrusted text.
+`out/capture.json`. It is sent as text, so it imports nothing else from this project; its output is untrusted text.
 
-One source serves all sizes: the module is constructed and traced with symbolic integers in place of the task's dimensions, so Inductor
-takes them as arguments. Where that fails, the attempt is repeated with fewer symbols. Every tensor is fake: nothing of size is allocated.
+One source serves all sizes: the module is constructed and traced with symbolic integers for the task's dimensions, and Inductor
+takes them as arguments. If that fails, it retries with fewer symbols. Every tensor is fake, so no large memory is allocated.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 SETTINGS = {
     "force_disable_caches": True,
-    "cpp.vec_isa_ok": True,  # the probe would compile and run a program for each instruction set
-    "cpp.dynamic_threads": True,  # the number of threads is the caller's business, not a constant of the source
+    "cpp.vec_isa_ok": True,  # skip the probe, which would compile and run a program for each instruction set
+    "cpp.dynamic_threads": True,  # the caller sets the number of threads; do not hard-code it in the source
     "graph_partition": False,
 }
 
 
 class NotExtractable(Exception):
-    """The compiler's code does not stand alone; the message is one sentence for people."""
+    """The compiler's code is not self-contained; the message is one sentence for people."""
 
 
 class CodeReady(Exception):
-    """Leaves the compiler as soon as the code exists, before anything is compiled or run."""
+    """Raised to leave the compiler once the code exists, before anything is compiled or run."""
 
 
 def main() -> None:
@@ -74,16 +74,16 @@ def said(error: Exception) -> str:
 
 
 def prepare_process() -> None:
-    """Let modules be constructed with symbolic integers. Changes the process for good: it is thrown away."""
+    """Let modules be constructed with symbolic integers. The patches are permanent; the process is discarded."""
     numbers.Integral.register(
         torch.SymInt
-    )  # nn.LayerNorm asks isinstance(normalized_shape, numbers.Integral)
-    # Initial values do not matter here, and their bounds would turn sizes into floats.
+    )  # nn.LayerNorm checks isinstance(normalized_shape, numbers.Integral)
+    # Initial values do not matter here, and computing their bounds would turn sizes into floats.
     for name in dir(torch.nn.init):
         if name.endswith("_") and not name.startswith("_"):
             setattr(torch.nn.init, name, lambda tensor, *args, **kwargs: tensor)
     torch.nn.init._calculate_fan_in_and_fan_out = lambda tensor: (1, 1)
-    sqrt = math.sqrt  # attention scales: math.sqrt(head_dim) would otherwise fix the head dimension
+    sqrt = math.sqrt  # attention scales: math.sqrt(head_dim) would otherwise specialize the head dimension
     math.sqrt = lambda value: (
         torch.sym_sqrt(value) if isinstance(value, torch.SymInt | torch.SymFloat) else sqrt(value)
     )
@@ -91,7 +91,7 @@ def prepare_process() -> None:
 
 def load_reference(path: Path) -> types.ModuleType:
     if importlib.util.find_spec("kernelbench_tasks") is None:
-        # The ranges come with the request, so that any Dim and Choice will do.
+        # The request holds the ranges, so stubs suffice for Dim and Choice.
         stand_in = types.ModuleType("kernelbench_tasks")
         stand_in.Dim = stand_in.Choice = lambda *args, **kwargs: None
         sys.modules["kernelbench_tasks"] = stand_in
@@ -103,7 +103,7 @@ def load_reference(path: Path) -> types.ModuleType:
 
 
 def capture(reference: types.ModuleType, dims: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """Capture with as many symbolic dimensions as the module bears."""
+    """Capture with as many symbolic dimensions as the module supports."""
     sizes = {name for name, dim in dims.items() if "choices" not in dim}
     of_model = sizes & set(accepted(reference.get_init_inputs, dims))
     for symbolic in (sizes, sizes - of_model, set()):
@@ -118,7 +118,7 @@ def capture(reference: types.ModuleType, dims: Mapping[str, Any], device: torch.
 
 
 def accepted(function: Callable[..., Any], dims: Mapping[str, Any]) -> dict[str, Any]:
-    """The dimensions that a function takes by name."""
+    """The dimensions that a function takes as keyword arguments."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(dims)
@@ -153,7 +153,7 @@ def attempt(
     except Exception:
         also_in_training = False
     every = [*tensors.values(), *state.values()]
-    sizes: dict[str, str] = {}  # where each symbol can be read
+    sizes: dict[str, str] = {}  # the expression that yields each symbol
     for place, tensor in enumerate(every):
         for axis, size in enumerate(tensor.shape):
             sizes.setdefault(expression(size), f"given[{place}].shape[{axis}]")
@@ -187,7 +187,7 @@ def attempt(
 
 
 def symbol(env: ShapeEnv, name: str, dim: Mapping[str, int]) -> Any:
-    """A symbolic dimension; a plain int where there is no choice. 0 and 1 are special to the tracer."""
+    """A symbolic dimension, at least 2 since the tracer specializes 0 and 1; a plain int if only one value is possible."""
     low, high, source = max(2, dim["min"]), dim["max"], ConstantSource(name)
     if high <= low:
         return dim["default"]
@@ -206,7 +206,7 @@ def traced(
     fake_mode: FakeTensorMode,
     device: torch.device,
 ) -> tuple[torch.fx.GraphModule, str]:
-    """The operators of one call, and Python text of what it returns over the list `out`."""
+    """The graph of one call, and Python text of its result in terms of the list `out`."""
     result = ""
 
     def flat(*values: Any) -> list[torch.Tensor]:
@@ -228,14 +228,14 @@ def traced(
 
 
 def attributes(model: torch.nn.Module) -> list[tuple[str, str, int]]:
-    """Which object each attribute is, tensors left out: they are swapped for the call."""
+    """The identity of each attribute in the modules' dictionaries; parameters and buffers, which the call swaps, are not in them."""
     return [
         (path, name, id(value)) for path, part in model.named_modules() for name, value in vars(part).items()
     ]
 
 
 def check_graph(graph: torch.fx.GraphModule) -> None:
-    """Refuse what generated code would compute otherwise."""
+    """Refuse graphs that generated code would compute differently."""
     for node in graph.graph.nodes:
         if node.op == "get_attr":
             raise NotExtractable("forward uses a tensor that is no input, parameter or buffer")
@@ -246,7 +246,7 @@ def check_graph(graph: torch.fx.GraphModule) -> None:
 
 
 def lowered(graph: torch.fx.GraphModule, values: list[Any], fake_mode: FakeTensorMode) -> str:
-    """Inductor's Python module for a graph, as it would have been written to its cache."""
+    """Inductor's Python module for a graph, as Inductor would write it to its cache."""
     codes: list[str] = []
 
     def stop_after_codegen(self: GraphLowering) -> None:
@@ -271,25 +271,25 @@ def lowered(graph: torch.fx.GraphModule, values: list[Any], fake_mode: FakeTenso
         if info.output_type.name not in ("non_alias", "unsafe_view_alias")
     ]
     if aliases or metadata.num_mutated_inp_runtime_indices:
-        # Inductor's caller does this outside of the code.
+        # Inductor's caller handles aliases and input mutations outside the generated code.
         raise NotExtractable("an output shares memory with something else, or an input is written to")
     return without_comments(codes[0])
 
 
 def without_comments(module: str) -> str:
-    """Without top-level comments and sample inputs: paths and hashes that vary stand there."""
+    """Drop top-level comments and sample inputs, which hold varying paths and hashes."""
     for end in ("\ndef get_args(", "\ndef benchmark_compiled_module("):
         module = module.partition(end)[0]
     return "\n".join(line for line in module.splitlines() if not line.startswith("# ")) + "\n"
 
 
 def expression(size: Any) -> str:
-    """A size as Python text over the symbols."""
+    """A size as Python text in terms of the symbols."""
     return PythonPrinter().doprint(size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size))
 
 
 def text(value: Any, leaves: list[torch.Tensor] | None = None) -> str:
-    """Python text of plain data; tensors are collected in `leaves`, which is called `out` in the text."""
+    """Python text of plain data; tensors are appended to `leaves`, named `out` in the text."""
     if isinstance(value, torch.Tensor) and leaves is not None:
         leaves.append(value)
         return f"out[{len(leaves) - 1}]"
