@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from agent.dispatch.domain import dims_key
+from agent.judging import Further
 from agent.portfolio import Entry
 from agent.portfolio.entries import with_further
 from agent.portfolio.planner import Ask, next_timings
+from evaluator.verdict import from_json
 from tests.agent.portfolio.measured import entry
 
 FURTHER = [{"n": 2**bit + 1} for bit in range(28)]
@@ -32,7 +34,7 @@ def answered(one: Entry, ask: Ask, word: str = "accepted") -> list[Entry]:
         {"dims": dims, "timed": True, "speedup": 1.1, "ci95": [1.09, 1.11], "baseline_us": 10.0}
         for dims in ask.shapes
     ]
-    further = {"asked": list(ask.shapes), "verdict": {"verdict": word, "shapes": rows}}
+    further = Further([*map(dict, ask.shapes)], from_json({"verdict": word, "shapes": rows}))
     found = with_further(replace(one, asked=frozenset()), [further])
     return [replace(new, asked=new.asked | one.asked) for new in found]
 
@@ -79,9 +81,7 @@ def test_what_is_wrong_at_a_further_shape_is_out_and_what_could_not_be_judged_is
     one = field(2)[0]
     ask = Ask(one, tuple(FURTHER[:4]))
     assert answered(one, ask, "incorrect") == []
-    (lost,) = with_further(
-        one, [{"asked": list(ask.shapes), "verdict": {"verdict": "not_judged", "shapes": []}}]
-    )
+    (lost,) = with_further(one, [Further([*map(dict, ask.shapes)], from_json({"verdict": "not_judged"}))])
     assert lost.speedups() == one.speedups()
     assert lost.asked == {dims_key(dims) for dims in FURTHER[:4]}
     assert all(
