@@ -149,8 +149,8 @@ class RewardPart(Part):
     """How a verdict becomes a number, see `rl.reward`.
 
     Attributes:
-        shaping: what is paid for.
-        most_speedup: more than this is paid like this.
+        shaping: how speed is paid, see `rl.reward.shaping`.
+        most_speedup: higher speedups are paid like this one; `levels` ignores it.
         slower_penalty: where visible shapes are slower than the baseline, the share of the pay over which the slowest one decides, and an
             amount that is taken off.
         scaled: whether a group's distances from its mean are in its standard deviations, or as they are: then a group whose
@@ -158,7 +158,8 @@ class RewardPart(Part):
         clip: rewards end here.
         best_of: candidates of which the best will count; scores are then compared by what each adds to so many less one of its
             group (`rl.best_of`).
-        least_spread: groups whose scores, or what they add, differ by less teach nothing: above the timer's noise.
+        least_spread: groups whose scores, or what they add, differ by less teach nothing: above the timer's noise. In
+            units of the score; the default fits `log` and `clipped`.
         suspicious_speedup: above it a candidate is measured again.
         suspicious_jump: and above so many times the task's record, which is 1 before anything was found.
         agreement: the two measurements may differ by this share.

@@ -4,14 +4,14 @@
    ours teaches nothing. Only accepted candidates get more, and each of them gets more than the floor.
 2. *Speed.* Paired timings at the visible shapes alone count, their geometric mean rounded to two decimals towards 1, so that noise
    around 1 pays nothing. Where shapes are slower than the baseline, the slowest shape decides over a share of the pay, whatever
-   its unit, and a penalty is taken off: the same mean, of 1 or more, pays more when it is spread evenly. `marginal` keeps to the
-   penalty, see `shaping`.
+   its unit, and a penalty is taken off: the same mean, of 1 or more, pays more when it is spread evenly. `marginal` uses only
+   the penalty, see `shaping`.
 3. *Suspicion.* Far above what is known, a speed is measured again, and the lower one counts if both agree; else neither.
 4. *Group.* Scores of one prompt are compared with each other and clipped (CUDA-L1, arXiv 2507.14111, eq. 6); the trainer must
    not scale them again. With `best_of` above 1 what is compared is what each adds to others: then a group that has better ones
    may count an accepted candidate no more than a rejected one.
 
-Whatever is left out of a shaping is in the exemplar database: there the plain geometric mean stands.
+The exemplar database stores the plain geometric mean, whatever the shaping.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REJECTIONS = frozenset(WORDS) - FAULTS - {"accepted"}
 #: A shape counts as slower when the referee is sure, or when it lost more than this, sure or not: a candidate whose times jump
 #: about shall gain nothing by that.
 _LOST = 0.95
-#: Below this an accepted candidate is paid like this.
+#: `log` pays lower speedups like this one.
 _LEAST_SPEEDUP = 0.25
 #: Over eager or the best baseline, for a level.
 _LEVEL = 1.05
@@ -69,7 +69,7 @@ class Shaping:
         floor: of what was rejected.
         least: of what was accepted; above the floor.
         most: of what was accepted.
-        pay: from speed and from what the candidate would add to a portfolio, in log speedup.
+        pay: from speed and, for `marginal`, from what the candidate would add to a portfolio (log speedup; 0 for other shapings).
     """
 
     floor: float
