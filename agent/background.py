@@ -1,7 +1,7 @@
-"""What a prompt says beyond the task itself: technique notes that fit, and what memory has from earlier jobs.
+"""Background for prompts: technique notes that fit the task and lessons of earlier jobs.
 
-Everything that depends on the machine or on other jobs is asked once and stored as a step, so that a job that is resumed or
-replayed elsewhere shows its models the same text.
+Everything that depends on the machine or on other jobs is looked up once and stored as a step. A job resumed or
+replayed elsewhere therefore shows its models the same text.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Background:
     """The background of one job.
 
     Args:
-        store: of the job.
-        task_source: its task's text.
-        description: what `Referee.describe` said of the task.
+        store: the job's store.
+        task_source: source text of the job's task.
+        description: result of `Referee.describe` for the task.
         device: "cpu" or "cuda".
-        memory: where earlier jobs' lessons are; None where nobody keeps any.
+        memory: lessons of earlier jobs; None without a memory.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Background:
 
     @property
     def architecture(self) -> str:
-        """One of `agent.knowledge.architectures.ARCHITECTURES`, or "" where it is not known; stored once it is."""
+        """One of `agent.knowledge.architectures.ARCHITECTURES`, or "" if unknown; stored once known."""
         stored = self._store.step(_ARCHITECTURE_STEP)
         if isinstance(stored, str):
             return stored
@@ -58,12 +58,12 @@ class Background:
         return found
 
     def of_memory(self, without_task: str = "") -> str:
-        """What earlier jobs taught about modules like this one, as Markdown; empty where nothing is known.
+        """Lessons of earlier jobs about similar modules, as Markdown; empty if there are none.
 
         Args:
-            without_task: a task's sha256 whose lessons are left out (see `Question`).
+            without_task: sha256 of a task whose lessons are excluded (see `Question`).
         """
-        found = recalled(self._store)  # also where nobody keeps a memory now: a replay shows what was shown
+        found = recalled(self._store)  # used even without a memory: a replay shows the same text
         if found is None:
             if self._memory is None:
                 return ""
@@ -72,13 +72,13 @@ class Background:
         return _rendered(notes=(), memories=found)
 
     def of_knowledge(self, diagnosis: str, language: str | None = None, limit: int = DEFAULT_LIMIT) -> str:
-        """Notes for a bottleneck, as Markdown; empty where none fits or the device is unknown.
+        """Notes for a bottleneck, as Markdown; empty if none fits or the device is unknown.
 
         Args:
-            diagnosis: in a critic's word (`agent.strategy.critic.BOTTLENECKS`) or a profile's
+            diagnosis: a critic's label (`agent.strategy.critic.BOTTLENECKS`) or a profile's
                 (`evaluator.profiling.bottleneck.Diagnosis.label`).
             language: a key of `agent.languages`, or None for any.
-            limit: how many at most.
+            limit: maximum number of notes.
         """
         bottleneck = bottleneck_of(diagnosis)
         if bottleneck is None or not self.architecture:
@@ -87,11 +87,11 @@ class Background:
 
     @property
     def bottleneck(self) -> str:
-        """The label of the reference's profile, or "" where it has none."""
+        """The label of the reference's profile, or "" without a profile."""
         return str(self._profile().get("label") or "")
 
     def of_profile(self, limit: int = DEFAULT_LIMIT) -> str:
-        """What the reference's profile says, with notes on its bottleneck, as Markdown; empty where it has none."""
+        """The reference's profile and notes on its bottleneck, as Markdown; empty without a profile."""
         sentences = self._profile().get("sentences") or ()
         if not sentences:
             return ""
@@ -102,7 +102,7 @@ class Background:
         return stored if isinstance(stored, dict) else {}
 
     def _gpu_name(self) -> str:
-        """As the referee says; this process need not see the GPU."""
+        """GPU name reported by the referee; this process may not see the GPU."""
         if self._description.get("device_name"):
             return str(self._description["device_name"])
         for candidate in self._store.candidates():

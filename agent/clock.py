@@ -1,7 +1,7 @@
-"""The seconds of a job's budget: how many are left, and the end of what would take more.
+"""A job's time budget: tracks the seconds left and cuts off work that would exceed them.
 
-A budget in seconds is for all of a job, so that whatever the referee is asked runs against this clock and is cut off when the
-seconds are over. A reserve of them stays for what must still happen then: to write the bundle and to store how the job ended.
+The budget covers the whole job: every referee call runs against this clock and is cut off when the time is up. A small
+reserve remains for writing the bundle and storing the outcome.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ Result = TypeVar("Result")
 
 
 class OutOfTime(JobStopped):
-    """The job's seconds are over; its message says what was cut off or left out."""
+    """The job's time is up; the message says what was cut off or left out."""
 
 
 class Clock:
     """Counts a job's seconds.
 
     Args:
-        seconds: of the budget; None without a limit.
-        spent_s: of them, what earlier attempts have used.
+        seconds: the budget; None without a limit.
+        spent_s: seconds used by earlier attempts.
         began_s: monotonic time at which this attempt began; now by default.
 
     Attributes:
-        kept_s: seconds that no judging but that of the delivered file may use.
+        kept_s: seconds reserved for judging the delivered file.
     """
 
     def __init__(self, seconds: float | None, spent_s: float = 0.0, began_s: float | None = None) -> None:
@@ -46,21 +46,21 @@ class Clock:
         self._since_s = (time.monotonic() if began_s is None else began_s) - spent_s
 
     def used_s(self) -> float:
-        """Seconds that the job has used, those of earlier attempts included."""
+        """Seconds the job has used, including earlier attempts."""
         return time.monotonic() - self._since_s
 
     def left_s(self) -> float | None:
-        """Seconds that are left without the reserve, never below 0; None without a limit."""
+        """Seconds left, excluding the reserve, never below 0; None without a limit."""
         if self.seconds is None:
             return None
         reserve_s = min(_RESERVE_S, _RESERVE_SHARE * self.seconds)
         return max(self.seconds - reserve_s - self.used_s(), 0.0)
 
     def within(self, what: str, work: Callable[[], Result], cut_off: Callable[[], object]) -> Result:
-        """Do some work of the referee's, which `cut_off` ends when no seconds are left.
+        """Run referee work and end it with `cut_off` when the time is up.
 
         Raises:
-            OutOfTime: it was ended, or there was no time to begin it.
+            OutOfTime: if the work was cut off, or there was no time to begin it.
         """
         left_s = self.left_s()
         if left_s is None:
@@ -87,7 +87,7 @@ class Clock:
 
 
 class TimedReferee:
-    """A referee whose calls end with the job's seconds: the methods of `evaluator.client.Referee` that a job needs."""
+    """The methods of `evaluator.client.Referee` that a job needs, limited to the job's time budget."""
 
     def __init__(self, referee: Referee, clock: Clock) -> None:
         self._referee = referee
@@ -98,7 +98,7 @@ class TimedReferee:
         return self.run("describing the task", lambda: self._referee.describe(task, **options))
 
     def evaluate(self, task: TaskSource, candidate: CandidateSource, **options: Any) -> Verdict:
-        """See `Referee.evaluate`. Where seconds are kept, a candidate that would use them is stopped before that."""
+        """See `Referee.evaluate`. A candidate is stopped before it uses the reserved `kept_s` seconds."""
         what = f"judging {candidate.label} at {' and '.join(options['splits'])} shapes"
         if self._may_take_s() is None:
             return self._referee.evaluate(task, candidate, **options)
@@ -111,7 +111,7 @@ class TimedReferee:
 
         verdict = self.run(what, work)
         if verdict.verdict in ("timeout", "not_judged") and not self._may_take_s():
-            raise self._late(f"cut off: {what}")  # it was the budget's time that it did not have
+            raise self._late(f"cut off: {what}")  # the budget ran out, not the candidate's own limit
         return verdict
 
     def run_tool(self, program: str, files: Mapping[str, str], **options: Any) -> Any:
@@ -119,11 +119,11 @@ class TimedReferee:
         return self.run("preparing a candidate", lambda: self._referee.run_tool(program, files, **options))
 
     def run(self, what: str, work: Callable[[], Result]) -> Result:
-        """Anything else that has the referee at work."""
+        """Run any other referee work against the clock."""
         return self._clock.within(what, work, lambda: self._referee.kill())
 
     def restart(self) -> None:
-        """See `Referee.restart`; a service's referee gets a new process by itself."""
+        """See `Referee.restart`; a service's referee starts a new process on its own."""
         restart = getattr(self._referee, "restart", None)
         if callable(restart):
             restart()

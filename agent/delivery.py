@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from evaluator.client import Referee
 
 _log = logging.getLogger(__name__)
-_ATTEMPTS = 4  # how many plans may turn out not to survive as one file
-_ONE_MEMBER = 2  # beside the reference
+_ATTEMPTS = 4  # plans tried until one is accepted as a single file
+_ONE_MEMBER = 2  # one member plus the reference
 NO_IMPROVEMENT = "no_improvement"
-"""The word of a job whose module is no faster than the best baseline: nothing is delivered."""
+"""Verdict word when no candidate is faster than the best baseline; nothing is delivered."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What the user gets.
+    """The result for the user.
 
     Attributes:
-        verdict_word: the held-out verdict of optimized.py; `NO_IMPROVEMENT` where it is no faster than the best baseline; None
-            when there was nothing to deliver.
+        verdict_word: the held-out verdict of optimized.py; `NO_IMPROVEMENT` if it is no faster than the best baseline; None
+            if there was nothing to deliver.
         reason: one sentence.
-        winner_sha256: the candidate inside optimized.py.
-        bundle_path: the zip; None when there is none.
-        summary: the held-out summary; None where there is none.
+        winner_sha256: the winning candidate in optimized.py.
+        bundle_path: the zip, or None.
+        summary: the held-out summary, or None.
     """
 
     verdict_word: str | None
@@ -65,10 +65,10 @@ def deliver(
     entries: Sequence[Entry],
     out_dir: Path,
 ) -> Delivery:
-    """Deliver the best that survives: assembled, screened again as one file, and judged once on held-out shapes.
+    """Deliver the best plan that passes: assemble it, screen it as one file, and judge it once on held-out shapes.
 
     Raises:
-        agent.judging.JobStopped: if the job was asked to stop meanwhile.
+        agent.judging.JobStopped: if a stop was requested.
         agent.clock.OutOfTime: if the budget has no time to judge optimized.py at adversarial shapes.
     """
     if not entries:
@@ -101,7 +101,7 @@ def deliver(
             return Delivery("not_judged", reason, winner_sha256)
         nothing = Delivery(None, reason)
         if len(plan["members"]) > 1:
-            most = _ONE_MEMBER  # which of them it was is not known; the best one alone is most likely right
+            most = _ONE_MEMBER  # the faulty member is unknown; try the best one alone
             continue
         refused.update(plan["members"])
         left = [entry for entry in left if entry.candidate.sha256 not in plan["members"]]
@@ -109,7 +109,7 @@ def deliver(
 
 
 def _none_faster(entries: Sequence[Entry]) -> str:
-    """Why nothing is delivered, with the best figure that was reached."""
+    """Why nothing is delivered, with the best speed reached."""
     best = rank(entries)[0]
     what = f"{best.candidate.label} (origin {best.candidate.origin})"
     return (
@@ -121,7 +121,7 @@ def _none_faster(entries: Sequence[Entry]) -> str:
 def _plan(
     spec: JobSpec, referee: Referee, description: dict[str, Any], entries: Sequence[Entry], most: int
 ) -> dict[str, Any] | None:
-    """Choose and assemble; a JSON value, so that a resumed job delivers the very same file."""
+    """Choose and assemble; returns a JSON value so a resumed job delivers the same file."""
     try:
         portfolio, source = _assembled(spec, referee, description, entries, most)
     except AssemblyError as error:
@@ -139,7 +139,7 @@ def _plan(
             "no_fallback": str(error),
         }
     if portfolio is None or portfolio.decision == "slower" or portfolio.winner.baseline:
-        return None  # the reference, run one way or another, is the best that there is
+        return None  # a baseline is the best option
     return {
         "source": source,
         "members": [member.candidate.sha256 for member in portfolio.delivered],
@@ -155,10 +155,10 @@ def _plan(
 def _assembled(
     spec: JobSpec, referee: Referee, description: dict[str, Any], entries: Sequence[Entry], most: int
 ) -> tuple[Portfolio | None, str]:
-    """The portfolio and optimized.py; with the best member alone where several cannot be put into one module.
+    """The portfolio and optimized.py; falls back to the best member alone if several do not fit into one module.
 
     Raises:
-        AssemblyError: if the calls cannot be told apart by a dispatcher, or not even one member can be put beside the reference.
+        AssemblyError: if a dispatcher cannot distinguish the calls, or not even one member fits beside the reference.
     """
     call = read_call(spec.task.source)
     places = input_places(call, internal_places(call, description.get("dims") or {}))
@@ -198,7 +198,7 @@ def _assembled(
 
 
 def _without_fallback(winner: Candidate, why: str) -> str:
-    """The winner alone, for a task whose calls cannot be told apart by a dispatcher."""
+    """The winner alone, for a task whose calls a dispatcher cannot distinguish."""
     comment = (
         "# The winning candidate as it is. It has NO fall-back to the reference: use it only for inputs like those it\n"
         f"# was judged on (evidence.json). Why: {' '.join(why.split())[:300].encode('ascii', 'replace').decode()}\n"
@@ -215,7 +215,7 @@ def _finish(
     delivered: Candidate,
     out_dir: Path,
 ) -> Delivery:
-    """The one look at the held-out shapes, and the bundle; without that look where the budget has no time for it."""
+    """Judge once on the held-out shapes and write the bundle; skip the judging if the budget has no time for it."""
     winner_sha256 = plan["members"][0]
     try:
         verdict = judge_phase(spec, store, referee, delivered, "held_out")
@@ -231,7 +231,7 @@ def _finish(
     visible = screen.summary.by_split.get("visible", {}).get("geomean_speedup") if screen else None
     if visible and summary.geomean_speedup:
         summary = replace(summary, overfit_index=visible / summary.geomean_speedup)
-    # Held-out shapes are others than the user's own; at these the winner was measured when it was chosen.
+    # Held-out shapes differ from the user's own shapes, on which the winner was measured during validation.
     weighed = [
         one.summary.traffic for one in (verdict, validation) if one is not None and one.summary.traffic
     ]
@@ -250,7 +250,7 @@ def _finish(
 
 
 def _members(store: JobStore, plan: Mapping[str, Any]) -> tuple[Candidate, ...]:
-    """The members of a plan in order; baselines among them were not judged alone, so the store has none of them."""
+    """The members of a plan in order; baselines come from the plan, since the store does not contain them."""
     by_sha256 = {one.sha256: one for one in (Candidate(**one) for one in plan.get("baselines") or ())}
     by_sha256 |= {candidate.sha256: candidate for candidate in store.candidates()}
     return tuple(by_sha256[sha256] for sha256 in plan["members"])
@@ -285,7 +285,7 @@ def _bundle(
 
 
 def _verdicts(store: JobStore, candidates: Sequence[Candidate]) -> tuple[tuple[str, Verdict], ...]:
-    """Every verdict of the given candidates, each with its phase."""
+    """All verdicts of the given candidates, each with its phase."""
     found: list[tuple[str, Verdict]] = []
     for candidate in candidates:
         for phase in ("screen", "validation", "held_out"):
@@ -297,7 +297,7 @@ def _verdicts(store: JobStore, candidates: Sequence[Candidate]) -> tuple[tuple[s
 
 
 def _leaderboard(store: JobStore, delivered: Candidate) -> list[dict[str, Any]]:
-    """One row per judged candidate, rejected ones included; those that the choice was among come first, in its order."""
+    """One row per judged candidate, including rejected ones; the ranked candidates come first, in rank order."""
     chosen = last_ranking(store.steps(RANKING_STEPS))
     rows = []
     for candidate in store.candidates():
@@ -330,7 +330,7 @@ def _leaderboard(store: JobStore, delivered: Candidate) -> list[dict[str, Any]]:
 
 
 def is_improvement(summary: Summary) -> bool:
-    """Whether a held-out summary allows to deliver: its headline, and the user's own traffic where that is known, at 1.0x or above."""
+    """Whether a held-out summary permits delivery: the headline, and the user's traffic if known, reach at least 1.0x."""
     headline = summary.geomean_speedup
     by_traffic: float = (summary.traffic or {}).get("geomean_speedup", 1.0)
     return headline is not None and headline >= 1.0 and by_traffic >= 1.0
@@ -343,7 +343,7 @@ def _sentence(
     verdict: Verdict,
     split: str = "held-out",
 ) -> str:
-    """What the held-out shapes, and they alone, say of optimized.py."""
+    """One sentence with the result of optimized.py on the shapes of `split`."""
     what = f"optimized.py ({winner.label}, origin {winner.origin})"
     speed = summary.geomean_speedup
     if speed is None:
@@ -368,10 +368,10 @@ def _sentence(
 
 
 def _sentence_by_validation(store: JobStore, plan: Mapping[str, Any], why: str) -> str:
-    """The same where nothing was judged at held-out shapes: what its first member reached where it was chosen."""
+    """Like `_sentence`, without a held-out judging: reports the validation result of the first member."""
     winner = _members(store, plan)[0]
     validation = store.verdict(winner.sha256, "validation")
-    assert validation is not None  # it was chosen by it
+    assert validation is not None  # the choice was based on it
     summary = replace(validation.summary, traffic=None)
     text = _sentence(winner, plan, summary, validation, "validation")
     return f"{text}; not measured at held-out shapes: {why}"

@@ -1,8 +1,8 @@
-"""Diagnosis before code: what holds a job's reference back is found once, before any model is asked.
+"""Finds the bottleneck of a job's reference once, before the first model request.
 
-The experiments are the referee's (`evaluator.profiling`); what came out is a step of the job, so that a job which is resumed or
-replayed shows its models the same. Without measured ceilings (`kernelwright device`) there is nothing to compare with, and a
-job goes on without a diagnosis.
+The referee runs the experiments (`evaluator.profiling`). The result is stored as a step, so a resumed or replayed job shows its
+models the same diagnosis. Without measured ceilings (`kernelwright device`) there is nothing to compare with, and the job
+continues without a diagnosis.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ DESCRIBE_STEP = "describe"
 Profiles = Callable[[str], Mapping[str, Any] | None]
 """Profiles a task's text: `evaluator.profiling.bottleneck.Diagnosis.as_json`, or None where no ceilings were measured.
 
-Whoever gives it sees to it that nobody who needs the same device waits for the referee meanwhile: it holds the device's lock.
+It holds the device lock. The provider must ensure that no other user of the device waits for the referee meanwhile.
 """
 
 
 def diagnose(spec: JobSpec, store: JobStore, referee: Referee, profile: Profiles) -> None:
-    """Profile the reference unless that was done, and keep the diagnosis, or why there is none, as a step.
+    """Profile the reference once and store the diagnosis, or the reason for having none, as a step.
 
     Raises:
-        agent.judging.JobStopped: if the job was asked to stop meanwhile.
+        agent.judging.JobStopped: if a stop was requested or the job's time ran out meanwhile.
     """
     if store.step(PROFILE_STEP) is not None:
         return
@@ -54,22 +54,22 @@ def diagnose(spec: JobSpec, store: JobStore, referee: Referee, profile: Profiles
 
 
 def roofline_share(store: JobStore, screen: Verdict | None) -> float | None:
-    """How near a candidate is to the roofline: the least time that the device's ceilings allow over its own.
+    """The roofline time over the candidate's time; 1 means the candidate reaches the roofline.
 
-    Both are known at the task's default sizes alone: the profile is made there, and every screen times them. 1 is the roofline.
+    Both times are known only at the task's default sizes, where the profile is taken and which every screen times.
 
     Args:
-        store: of the job, with the profile and the description among its steps.
+        store: the job's store, with the profile and describe steps.
         screen: the candidate's screen verdict.
 
     Returns:
-        None where no ceilings were measured or the default sizes were not timed.
+        The ratio; None if no ceilings were measured or the default sizes were not timed.
     """
     return share_of_roofline(store.step(PROFILE_STEP), store.step(DESCRIBE_STEP), screen)
 
 
 def share_of_roofline(profile: object, description: object, screen: Verdict | None) -> float | None:
-    """The same from the two steps' values, for whoever has no store."""
+    """Like `roofline_share`, from the values of the two steps instead of a store."""
     if screen is None or not isinstance(profile, dict) or not isinstance(description, dict):
         return None
     least_s = profile.get("least_s")

@@ -1,7 +1,7 @@
 """The main loop of a job: describe, ask models, propose, judge, choose, assemble, judge on held-out shapes, bundle.
 
-Each arrow is one step with a stored result. A job that is killed at any instant is simply run again: what the store
-has is skipped, only the judging in flight is repeated.
+Each step stores its result. A job killed at any point is simply run again: stored steps are skipped, and only the
+judging in flight is repeated.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
 __all__ = ["Budget", "JobOutcome", "JobSpec", "ModelChoice", "judge_candidate", "run_job"]
 
 _log = logging.getLogger(__name__)
-#: Candidates whose joules are measured: some minutes each.
+#: Candidates whose energy is measured; each takes a few minutes.
 _MOST_ENERGIES = 3
-#: What the delivered file takes, in judgings of a member: it is screened again and confirmed in pairs of new processes (136 s after
-#: 18 s and 36 s, on two cores).
+#: Cost of judging the delivered file, in units of one member's judging: it is screened again and confirmed in pairs of new
+#: processes (136 s, after 18 s and 36 s, on two cores).
 _FINAL_JUDGINGS = 3
 
 
@@ -77,15 +77,15 @@ def run_job(
 
     Args:
         spec: what to do.
-        store: where results go; a store that already holds some is resumed.
-        referee: judges; stays open for the caller.
+        store: holds the results; a store with earlier results is resumed.
+        referee: judges candidates; not closed by this function.
         out_dir: folder for the bundle.
-        memory: what earlier jobs taught, as far as this one may know it; None where nobody keeps any.
-        profile: says what holds the reference back, for models; see `agent.diagnosing`.
+        memory: lessons of earlier jobs that this job may see; None without a memory.
+        profile: reports the reference's bottleneck to the models; see `agent.diagnosing`.
         began_s: monotonic time from which the budget's seconds count; now by default.
 
     Returns:
-        How it ended. Errors of candidates, proposers and tasks are outcomes; only errors of ours raise.
+        The outcome. Errors in candidates, proposers and tasks are outcomes; only internal errors raise.
     """
     clock = Clock(spec.budget.seconds, store.seconds_before(), began_s)
     store.event("job.started", {"name": spec.name, "device": spec.device})
@@ -126,7 +126,7 @@ class _Job:
         self.accepted = False
 
     def run(self) -> JobOutcome:
-        """All steps in order."""
+        """Run all steps in order."""
         try:
             description = self._describe()
             if not description.get("ok"):
@@ -181,7 +181,7 @@ class _Job:
         return self.referee.describe(self.spec.task, traffic=self.spec.traffic, space=self.spec.space)
 
     def _search(self, description: dict[str, Any]) -> None:
-        """Everything before the choice; ends when the job's seconds do."""
+        """Run everything before the choice; stops when the job's time is up."""
         try:
             self._collect(description)
             self._time_further(description)
@@ -197,7 +197,7 @@ class _Job:
         self.store.finish_step("budget", {"reason": data["reason"]})
 
     def _collect(self, description: dict[str, Any]) -> None:
-        """Propose and judge until proposers or budget are exhausted."""
+        """Propose and judge until the proposers or the budget are exhausted."""
         turns = Schedule(
             self.store,
             proposers_for(self.spec),
@@ -234,8 +234,8 @@ class _Job:
         )
 
     def _time_further(self, description: dict[str, Any]) -> None:
-        """Time the contenders at more validation shapes, as long as that can change the choice and the budget allows it."""
-        own = "validation" in (self.spec.shapes or {})  # who names the shapes to choose by means those
+        """Time the contenders at more validation shapes while that can change the choice and the budget allows it."""
+        own = "validation" in (self.spec.shapes or {})  # explicit validation shapes are final; add none
         further = [] if own else description.get("further") or []
         while self._may_go_on():
             asks = next_timings(self._entries(), further, self.spec.strategy.timings)
@@ -246,14 +246,14 @@ class _Job:
                 judge_further(self.spec, self.store, self.referee, ask.entry.candidate, ask.shapes)
 
     def _measure_energy(self) -> None:
-        """Joules of the candidates that tie, where the job asks for them: only there they can change the choice."""
+        """Measure the energy of tied candidates if the job requests it; it can change the choice only among ties."""
         for entry in tied(self._entries(), _MOST_ENERGIES) if self.spec.energy else []:
             if not self._may_go_on():
                 return
             judge_energy(self.spec, self.store, self.referee, entry.candidate)
 
     def _judge_waiting(self, but: Set[str]) -> None:
-        """Judge what the store has without a verdict: external candidates, leftovers of a killed attempt, what was put off."""
+        """Judge stored candidates without a verdict: external ones, leftovers of a killed attempt, deferred ones."""
         again = put_off(self.store)
         for candidate in self.store.candidates():
             waits = self.store.verdict(candidate.sha256, "screen") is None or candidate.sha256 in again
@@ -261,7 +261,7 @@ class _Job:
                 return
 
     def _judge(self, candidate: Candidate) -> bool:
-        """Judge one candidate, and its graph variant; False when the budget does not allow it."""
+        """Judge one candidate and its graph variant; return False if the budget does not allow it."""
         raise_if_stopped(self.store)
         if self.store.verdict(candidate.sha256, "screen") is None and not self._affordable():
             return False
@@ -284,7 +284,7 @@ class _Job:
         return True
 
     def _tell_first(self, candidate: Candidate, verdict: Verdict) -> None:
-        """Tell of the job's first accepted candidate at once; validation, which may reject it yet, comes after."""
+        """Report the job's first accepted candidate immediately; validation may still reject it."""
         if self.accepted or self._entries(self._outline):
             return
         self.accepted = True
@@ -313,7 +313,7 @@ class _Job:
         self.store.event("portfolio.changed", data)
 
     def _outline(self, sha256: str, phase: str) -> Verdict | None:
-        """What is asked of every verdict at every step. A stored verdict never changes, so it is read once."""
+        """A verdict without its shapes, cached because a stored verdict never changes."""
         known = self._outlines.get((sha256, phase))
         if known is None:
             verdict = self.store.verdict(sha256, phase)
@@ -324,9 +324,9 @@ class _Job:
         return known
 
     def _entries(self, read: Callable[[str, str], Verdict | None] | None = None) -> list[Entry]:
-        """Accepted and validated candidates. Delivered files are not among them: they never get a validation.
+        """Accepted and validated candidates. Delivered files are excluded, since they are never validated.
 
-        With outlines as their verdicts they can be ranked, not delivered.
+        Entries built from outlines can be ranked but not delivered.
         """
         entries = []
         joules = relative_joules(self.store) if self.spec.energy else {}
@@ -375,7 +375,7 @@ class _Job:
         return reason_to_stop(speedups, roofline_share(self.store, best), budget)
 
     def _seconds_spent(self) -> str:
-        """Whether the seconds have no room for another candidate, in words; what judging the delivered file takes is kept."""
+        """Why there is no time for another candidate, or ""; time for judging the delivered file is reserved."""
         seconds, left_s = self.spec.budget.seconds, self.clock.left_s() or 0.0
         kept_s, screen_s = self._final_judging_s()
         if left_s > kept_s + screen_s:
@@ -384,7 +384,7 @@ class _Job:
         return f"{seconds:g} s{kept}"
 
     def _final_judging_s(self) -> tuple[float, float]:
-        """Seconds that judging the delivered file takes, roughly, and one more screening; 0 while there is nothing to deliver."""
+        """Estimated seconds to judge the delivered file and to screen one more candidate; 0 with nothing to deliver."""
         took: list[tuple[float, float]] = []
         for entry in self._entries(self._outline):
             screen = self._outline(entry.candidate.sha256, "screen")
@@ -394,7 +394,7 @@ class _Job:
         return _FINAL_JUDGINGS * longest_s, screen_s
 
     def _judging_seconds(self) -> float:
-        """Seconds of judging that the store holds, from this and earlier attempts."""
+        """Seconds spent judging, in this and earlier attempts, according to the store."""
         total = 0.0
         for candidate in self.store.candidates():
             for phase in ("screen", "validation"):
@@ -415,7 +415,7 @@ class _Job:
         )
 
     def _not_asked(self) -> str:
-        """That a model was not asked, and why, for the outcome; empty where all that are configured were."""
+        """Names the configured models that received no request, and why, for the outcome; empty if all received one."""
         told = ""
         for origin in sorted({choice.origin for choice in self.spec.models} & set(self.spec.origins)):
             if self.store.step(f"{ASKED_STEPS}{origin}") or Records(self.store, f"{origin}/").requests():

@@ -1,4 +1,4 @@
-"""Has one candidate judged, once per phase, and stores what the referee said."""
+"""Judges one candidate, once per phase, and stores the referee's verdict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evaluator.verdict import NO_ROOM, Verdict, as_json, from_json, without_meas
 if TYPE_CHECKING:
     from evaluator.client import Referee
 
-# phase -> splits judged in it, effort. Held-out shapes run once per job, on optimized.py, and are only reported.
+# phase -> (splits, effort). Held-out shapes run once per job, on optimized.py, and are only reported.
 PHASES: dict[str, tuple[tuple[str, ...], str]] = {
     "screen": (("visible", "adversarial"), "screen"),
     "validation": (("validation",), "screen"),
@@ -29,10 +29,10 @@ _PROGRESS_EVERY_S = 1.0
 
 
 class JobStopped(Exception):
-    """The job was asked to stop while a candidate was being judged.
+    """A stop request ended the judging of a candidate.
 
     Attributes:
-        reason: for example "cancelled".
+        reason: why the job stops, for example "cancelled".
     """
 
     def __init__(self, reason: str) -> None:
@@ -49,21 +49,21 @@ def judge_candidate(
     *,
     may_put_off: bool = False,
 ) -> Verdict:
-    """Screen a candidate and, if it is accepted, validate it; skips what the store already has.
+    """Screen a candidate and validate it if accepted; skip phases whose verdict is stored.
 
     Args:
-        spec: of the job.
-        store: of the job.
-        referee: judges.
+        spec: the job's spec.
+        store: the job's store.
+        referee: judges the candidate.
         candidate: the candidate.
-        screened: is told of an accepted screen verdict before validation begins.
-        may_put_off: whether the caller comes back for what `put_off` names, see `judge_phase`.
+        screened: called with an accepted screen verdict before validation begins.
+        may_put_off: whether the caller judges the candidates in `put_off` again later, see `judge_phase`.
 
     Returns:
         The validation verdict if there is one, else the screen verdict.
 
     Raises:
-        JobStopped: if the job was asked to stop; nothing is stored for the phase that ran.
+        JobStopped: if a stop was requested; nothing is stored for the phase that ran.
     """
     verdict = judge_phase(spec, store, referee, candidate, "screen", may_put_off=may_put_off)
     if verdict.verdict == "accepted":
@@ -82,25 +82,25 @@ def judge_phase(
     *,
     may_put_off: bool = False,
 ) -> Verdict:
-    """One phase of `judge_candidate`; also what judges optimized.py on the held-out shapes.
+    """Judge one phase; also judges optimized.py on the held-out shapes.
 
-    `splits` narrows the phase: the delivered file is screened on adversarial shapes alone, since its members' speed at
-    the visible ones is known.
+    `splits` narrows the phase: the delivered file is screened on adversarial shapes only, since its members' speed on
+    the visible shapes is already known.
 
-    What could not be judged (a referee that was killed or crashed, a machine too noisy) is tried once more with a
-    fresh referee. When that fails too, the verdict is `not_judged`: a fault of ours, never held against the candidate. Where the
-    phase `may_put_off`, a want of memory is not tried again at once, when others still hold it: the verdict is not stored then,
-    and the next call judges.
+    A judging that fails (the referee was killed or crashed, the machine is too noisy) is retried once with a fresh
+    referee. If the retry fails too, the verdict is `not_judged`, which is our fault and never counts against the candidate.
+    With `may_put_off`, an out-of-memory failure is not retried immediately, because other processes still hold the memory;
+    the verdict is not stored, and the next call judges the candidate again.
 
     Raises:
-        JobStopped: if the job was asked to stop while the referee was lost; nothing is stored then.
-        SandboxUnavailable: if nothing on this machine isolates a candidate.
+        JobStopped: if a stop was requested while the referee was lost; nothing is stored then.
+        SandboxUnavailable: if this machine has no working sandbox.
     """
     known = store.verdict(candidate.sha256, phase)
     if known is not None:
         return known
     verdict = _evaluate(spec, store, referee, candidate, phase, splits)
-    if verdict.verdict == "not_judged":  # lost referee, noisy machine, sick device: worth one more try
+    if verdict.verdict == "not_judged":  # lost referee, noisy machine, faulty device: retry once
         raise_if_stopped(store)
         step = f"{PUT_OFF_STEPS}{candidate.sha256}/{phase}"
         if may_put_off and short_of_memory(verdict) and store.step(step) is None:
@@ -136,13 +136,13 @@ PUT_OFF_STEPS = "put-off/"
 
 
 def put_off(store: JobStore) -> set[str]:
-    """Candidates that could not be judged for want of memory, and have not been judged since."""
+    """Candidates whose judging was deferred for lack of memory and is still pending."""
     found = (step.removeprefix(PUT_OFF_STEPS).split("/") for step in store.steps(PUT_OFF_STEPS))
     return {sha256 for sha256, phase in found if store.verdict(sha256, phase) is None}
 
 
 def settle_put_off(store: JobStore) -> None:
-    """What was put off and could not be tried again, since the budget is spent, keeps the verdict that it had."""
+    """Store the first verdict of deferred candidates that were not retried before the budget ran out."""
     for step, verdict in store.steps(PUT_OFF_STEPS).items():
         sha256, phase = step.removeprefix(PUT_OFF_STEPS).split("/")
         if isinstance(verdict, dict) and store.verdict(sha256, phase) is None:
@@ -150,7 +150,7 @@ def settle_put_off(store: JobStore) -> None:
 
 
 def short_of_memory(verdict: Verdict) -> bool:
-    """Whether a `not_judged` is for want of memory, which others may have given back later."""
+    """Whether a `not_judged` verdict is due to a lack of memory, which may be free again later."""
     rules = {finding.rule for finding in verdict.findings}
     return verdict.verdict == "not_judged" and (NO_ROOM in rules or "memory" in verdict.reason.lower())
 
@@ -160,7 +160,7 @@ FURTHER_STEPS = "timed/"
 
 @dataclass(frozen=True)
 class Further:
-    """What `judge_further` stored: the shapes that were asked for, and the verdict there."""
+    """A result stored by `judge_further`: the requested shapes and the verdict on them."""
 
     asked: list[dict[str, Any]]
     verdict: Verdict
@@ -173,13 +173,13 @@ def judge_further(
     candidate: Candidate,
     shapes: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Judge a validated candidate at further validation shapes and store that as a step.
+    """Judge a validated candidate at additional validation shapes and store the result as a step.
 
-    What could not be judged is stored too, so that it is not asked for again.
+    A `not_judged` result is stored too, so the same shapes are not requested again.
 
     Raises:
-        JobStopped: if the job was asked to stop while the referee was lost; nothing is stored then.
-        SandboxUnavailable: if nothing on this machine isolates a candidate.
+        JobStopped: if a stop was requested while the referee was lost; nothing is stored then.
+        SandboxUnavailable: if this machine has no working sandbox.
     """
     number = len(further_verdicts(store, candidate.sha256))
     listed = [dict(dims) for dims in shapes]
@@ -192,7 +192,7 @@ def judge_further(
 
 
 def further_verdicts(store: JobStore, sha256: str = "") -> list[Further]:
-    """What `judge_further` stored for a candidate, or for all, in order."""
+    """Results of `judge_further` for one candidate, or for all, in order."""
     prefix = f"{FURTHER_STEPS}{sha256}/" if sha256 else FURTHER_STEPS
     found = store.steps(prefix)
     values = (value for _, value in sorted(found.items()) if isinstance(value, dict))
@@ -203,11 +203,11 @@ ENERGY_STEPS = "energy/"
 
 
 def judge_energy(spec: JobSpec, store: JobStore, referee: Referee, candidate: Candidate) -> None:
-    """Measure a validated candidate's joules at the longest validation shapes, once, and store what came of it as a step.
+    """Measure a validated candidate's joules at the longest validation shapes, once, and store the result as a step.
 
     Raises:
-        JobStopped: if the job was asked to stop while the referee was lost; nothing is stored then.
-        SandboxUnavailable: if nothing on this machine isolates a candidate.
+        JobStopped: if a stop was requested while the referee was lost; nothing is stored then.
+        SandboxUnavailable: if this machine has no working sandbox.
     """
     step = f"{ENERGY_STEPS}{candidate.sha256}"
     if store.step(step) is not None:
@@ -221,7 +221,7 @@ def judge_energy(spec: JobSpec, store: JobStore, referee: Referee, candidate: Ca
         for row in verdict.shapes
         if row.energy is not None and row.energy.get("candidate")
     }
-    # By quads of windows in turn, where whole sums would show what the device did meanwhile.
+    # Ratios come from quads of interleaved windows; ratios of total sums would include device drift.
     ratios = {key: 1 / float(one["ratio"]) for key, one in measured.items()}
     value = {
         "verdict": verdict.verdict,
@@ -239,9 +239,9 @@ def judge_energy(spec: JobSpec, store: JobStore, referee: Referee, candidate: Ca
 
 
 def relative_joules(store: JobStore) -> dict[str, float]:
-    """Joules over the best baseline's of the candidates that `judge_energy` measured, by sha256.
+    """Energy of each measured candidate as a ratio to the best baseline's joules, by sha256.
 
-    Over the shapes that all of them have: what was measured at others says nothing of who needs less.
+    Uses only the shapes measured for all of these candidates; other shapes do not allow a comparison.
     """
     found = {sha256: dict(value["ratios"]) for sha256, value in _energy_steps(store) if value["ratios"]}
     common = set.intersection(*(set(ratios) for ratios in found.values())) if found else set()
@@ -253,7 +253,7 @@ def relative_joules(store: JobStore) -> dict[str, float]:
 
 
 def rejected_meanwhile(store: JobStore) -> set[str]:
-    """Candidates that were seen to be wrong, or worse, while their joules were measured."""
+    """Candidates that the energy measurement found wrong, or worse."""
     return {
         sha256
         for sha256, value in _energy_steps(store)
@@ -262,7 +262,7 @@ def rejected_meanwhile(store: JobStore) -> set[str]:
 
 
 def _energy_steps(store: JobStore) -> list[tuple[str, dict[str, Any]]]:
-    """What `judge_energy` stored, by sha256."""
+    """Results stored by `judge_energy`, as (sha256, value) pairs."""
     return [
         (step.removeprefix(ENERGY_STEPS), {"verdict": "", "ratios": {}, **value})
         for step, value in store.steps(ENERGY_STEPS).items()
@@ -275,7 +275,7 @@ def progress_events(
 ) -> Callable[[dict[str, Any]], None]:
     """A callback for `Referee.evaluate` that turns progress into `candidate.progress` events.
 
-    A new stage is told at once, further steps of the same stage at most once in `every_s` seconds.
+    A new stage is reported immediately, further steps of the same stage at most once every `every_s` seconds.
     """
     last_stage: object = None
     last_s = 0.0
@@ -306,7 +306,7 @@ def _evaluate(
     shapes = given
     if given is None and spec.shapes is not None:
         shapes = {split: spec.shapes[split] for split in splits if split in spec.shapes}
-    if phase == "held_out":  # what the choice was made by is not held out
+    if phase == "held_out":  # the held-out split must avoid shapes used for the choice
         every = [dims for further in further_verdicts(store) for dims in further.asked]
         asked = list({dims_key(dims): dims for dims in every}.values())
         shapes = {**(shapes or {}), "validation": asked} if asked else shapes
@@ -336,21 +336,21 @@ def _evaluate(
 
 
 def task_of(spec: JobSpec, store: JobStore) -> TaskSource:
-    """What is judged against: the task's file, with the space in it that was found when it was described."""
+    """The reference task; uses the source from the describe step, which includes the inferred space."""
     description = store.step("describe")
     found = description.get("source") if isinstance(description, dict) else None
     return TaskSource(spec.task.name, found) if isinstance(found, str) else spec.task
 
 
 def raise_if_stopped(store: JobStore) -> None:
-    """Raise JobStopped when the job was cancelled; a spent budget lets what runs come to its end."""
+    """Raise JobStopped if the job was cancelled; a spent budget lets running work finish."""
     reason = store.stop_requested()
     if reason and reason != "budget":
         raise JobStopped(reason)
 
 
 def restart_referee(referee: Referee) -> None:
-    """Give a lost referee a new process, where it does not get one by itself with the next call."""
+    """Restart a lost referee, unless it restarts on its own at the next call."""
     restart = getattr(referee, "restart", None)
     if callable(restart):
         restart()

@@ -1,7 +1,7 @@
-"""Replays a job from its record: no model is asked, nothing is judged, nothing is written to the job.
+"""Replays a job from its record: calls no model, judges nothing, and writes nothing to the job.
 
-The proposers run as they did, on a copy of the record in memory. Answers, verdicts and draws come from the record; each prompt
-is made anew from the templates and must be the recorded one byte for byte.
+The proposers run again on a read-only view of the record, with writes kept in memory. Answers, verdicts and draws come from
+the record; each prompt is rebuilt from the templates and must match the recorded one byte for byte.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from evaluator.verdict import Verdict
 
 @dataclass(frozen=True)
 class ReplayedPrompt:
-    """One request of the record.
+    """One recorded request.
 
     Attributes:
         request: its name.
-        same: whether the prompt came out byte for byte as it was sent.
-        reached: whether the replay came to it at all; one that was not reached is not `same`.
+        same: whether the rebuilt prompt matches the sent one byte for byte.
+        reached: whether the replay reached the request; otherwise `same` is False.
         sha256: digest of the recorded conversation.
     """
 
@@ -47,13 +47,13 @@ class ReplayedPrompt:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay showed.
+    """The result of a replay.
 
     Attributes:
-        prompts: every recorded request.
-        candidates: how many of the record's model-made candidates were made again, byte for byte.
-        recorded_candidates: how many it has.
-        templates_changed: whether the prompts' templates are others than those the job was run with.
+        prompts: all recorded requests.
+        candidates: number of recorded model-made candidates reproduced byte for byte.
+        recorded_candidates: number of model-made candidates in the record.
+        templates_changed: whether the prompt templates differ from those of the original run.
     """
 
     prompts: tuple[ReplayedPrompt, ...]
@@ -63,7 +63,7 @@ class Replay:
 
     @property
     def same(self) -> bool:
-        """Whether everything came out as it was recorded."""
+        """Whether all prompts and candidates match the record."""
         return all(prompt.same for prompt in self.prompts) and self.candidates == self.recorded_candidates
 
 
@@ -71,8 +71,8 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
     """Replay a job.
 
     Args:
-        spec: what the job was asked to do.
-        store: its memory; only read.
+        spec: the job's spec.
+        store: the job's store; only read.
     """
     asked: dict[str, str] = {}
     made: set[str] = set()
@@ -99,7 +99,7 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
         models = [choice for choice in spec.models if choice.origin == origin]
         if not models:
             continue
-        # Without a cap the record alone decides what is asked.
+        # No limits: only the record decides which requests are made.
         proposer = LLMProposer(
             models,
             Budget(),
@@ -112,14 +112,14 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
         try:
             made |= {candidate.sha256 for candidate in proposer.propose(context)}
         except ProposalFailed:
-            pass  # the job's proposer failed alike: every request of it did
+            pass  # the original proposer failed the same way, with all its requests
         records = Records(store, prefix)
         for request in records.requests():
             recorded = records.prompt(request) or {}
             templates.add(str(recorded.get("prompts_sha256")))
             digest = str(recorded.get("messages_sha256"))
             prompts.append(ReplayedPrompt(request, asked.get(request) == digest, request in asked, digest))
-    # What tuning, undoing and graphs made of a model's file has its origin, too; optimized.py is assembled and was never proposed.
+    # Tuned, ablated and graph variants keep the origin of the model's file; optimized.py is assembled, not proposed.
     made |= {candidate.sha256 for candidate in Finisher(spec.strategy).propose(context)}
     variants = (graph_variant(store, one, spec.device) for one in store.candidates() if one.sha256 in made)
     made |= {variant.sha256 for variant in variants if variant is not None}
@@ -134,7 +134,7 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
 
 
 class _NoModel:
-    """Stands where a model was; whatever the record has no answer to fails."""
+    """Replaces a model; fails every request without a recorded answer."""
 
     def __init__(self, choice: ModelChoice) -> None:
         self._choice = choice
@@ -149,14 +149,14 @@ class _NoModel:
 
 
 class _NoSandbox:
-    """Stands where the referee was; what a tool once answered is in the record."""
+    """Replaces the referee; tool results come from the record."""
 
     def run_tool(self, *_: Any, **__: Any) -> ToolResult:
         return ToolResult("replayed", -1, "")
 
 
 class _Memory:
-    """A `JobStore` that reads a job's store and keeps to itself what is written."""
+    """A `JobStore` that reads a job's store and keeps writes in memory."""
 
     def __init__(self, recorded: JobStore) -> None:
         self._recorded = recorded

@@ -1,4 +1,4 @@
-"""What a job is asked to do and what comes out of it: plain frozen data that crosses process borders as JSON."""
+"""The specification and outcome of a job: frozen dataclasses that cross process boundaries as JSON."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 API_KEY_VARIABLE = "KERNELWRIGHT_LLM_API_KEY"
 POLICY_API_KEY_VARIABLE = "KERNELWRIGHT_POLICY_API_KEY"
 DEFAULT_STRATEGY = Strategy(rounds=4, ablate=True)
-"""Of a job that says nothing else; its search ends earlier without gain, or when its budget is spent."""
+"""The default strategy; the search ends earlier if it brings no gain or the budget is spent."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Upper limits of one job; None means no limit. A limit stops new work, never the final judging; `seconds` bounds that, too.
+    """Upper limits of one job; None means no limit. A limit stops new work but not the final judging, except `seconds`.
 
     Attributes:
         usd: money for model calls, in US dollars, at the prices of `ModelChoice`.
         tokens: prompt plus completion tokens of model calls.
-        seconds: wall-clock seconds of the whole job, summed over attempts. What runs when they are over is cut off, see `agent.clock`.
+        seconds: wall-clock seconds of the whole job, summed over attempts. Work still running then is cut off, see `agent.clock`.
         gpu_seconds: seconds of judging on a GPU.
-        candidates: how many candidates are judged.
-        plateau: how many candidates in a row may bring no progress before the job stops looking.
+        candidates: number of candidates judged.
+        plateau: number of consecutive candidates without progress after which the search stops.
     """
 
     usd: float | None = None
@@ -46,22 +46,22 @@ class Budget:
 class ModelChoice:
     """One language model behind an OpenAI-compatible HTTP API.
 
-    Holds the *name* of the environment variable with the key and never the key, so that it can be stored and shown.
+    Holds the *name* of the environment variable with the key, never the key itself, and is therefore safe to store and show.
 
     Attributes:
-        model: the name the API knows it by.
-        base_url: for example "http://127.0.0.1:8000/v1"; None is the openai client's own default.
+        model: the model's name in the API.
+        base_url: for example "http://127.0.0.1:8000/v1"; None uses the openai client's default.
         api_key_variable: environment variable of the key; an unset variable sends a placeholder (local servers).
         samples: independent first attempts.
-        temperature: sampling temperature, None for the server's own default.
+        temperature: sampling temperature; None for the server's default.
         max_tokens: completion limit in tokens.
         timeout_s: seconds for one request.
-        usd_per_million_input_tokens: price, 0 where the model is one's own.
-        usd_per_million_output_tokens: price, 0 where the model is one's own.
-        provider: which file of `agent.providers` answers: "openai" (any compatible server), "policy" (`model` is the
-            folder of a local checkpoint) or "batch" (`model` is asked through files, see `agent.providers.batch`).
-        folder: for "batch", where requests and answers are.
-        origin: "policy" for a model that this project fine-tuned, by whatever provider it is asked; else "llm".
+        usd_per_million_input_tokens: price; 0 for a self-hosted model.
+        usd_per_million_output_tokens: price; 0 for a self-hosted model.
+        provider: module of `agent.providers` that answers: "openai" (any compatible server), "policy" (`model` is the
+            folder of a local checkpoint) or "batch" (requests go through files, see `agent.providers.batch`).
+        folder: for "batch", the folder with requests and answers.
+        origin: "policy" for a model that this project fine-tuned, with any provider; else "llm".
     """
 
     model: str
@@ -84,22 +84,22 @@ class JobSpec:
 
     Attributes:
         job_id: unique id, used in messages only.
-        name: what people call the job.
+        name: the job's display name.
         task: the reference module's source; untrusted text.
         device: "cpu" or "cuda".
         budget: see `Budget`.
-        origins: which proposers run, in this order; models are asked before all of them (`agent.scheduling`).
-        models: language models for origin "llm"; without any that proposer is skipped.
-        start_from: what to begin with. A candidate file is judged first, under origin "external"; a kernel alone (Triton, CUDA,
-            C++) is shown to the models, which make a candidate of it.
-        shapes: own shapes per split ({"visible": [{"rows": 4}], ...}); None lets the evaluator sample them.
-        traffic: shapes with weights ([{"dims": {"rows": 4}, "weight": 12.0}, ...]) that decide what is chosen; None leaves it to the
-            task's own TRAFFIC.
-        space: what the user would rather have than what is inferred where the task declares no DIMS, by dimension
-            ({"rows": {"max": 64}}); None takes what is inferred.
-        strategy: how the search goes on after the first attempts.
-        energy: measure joules of the fastest candidates where their times tie, and prefer the one that needs least; takes minutes.
-        batch_invariant: what is delivered uses one member at all sizes, so that a result does not depend on the others in its batch.
+        origins: proposers to run, in this order; model requests are sent before any of them run (`agent.scheduling`).
+        models: language models for origin "llm"; without models, that proposer is skipped.
+        start_from: starting point. A candidate file is judged first, under origin "external"; a bare kernel (Triton, CUDA,
+            C++) is shown to the models, which turn it into a candidate.
+        shapes: custom shapes per split ({"visible": [{"rows": 4}], ...}); None lets the evaluator sample them.
+        traffic: weighted shapes ([{"dims": {"rows": 4}, "weight": 12.0}, ...]) that drive the choice; None uses the task's own
+            TRAFFIC.
+        space: the user's overrides of the inferred space, by dimension ({"rows": {"max": 64}}), for a task that declares no
+            DIMS; None keeps the inferred space.
+        strategy: settings for the search after the first attempts.
+        energy: measure joules of the fastest candidates whose times tie, and prefer the lowest; takes minutes.
+        batch_invariant: deliver one member for all sizes, so a result does not depend on the other items in its batch.
     """
 
     job_id: str
@@ -118,7 +118,7 @@ class JobSpec:
     energy: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The spec as a JSON value; holds no secret."""
+        """The spec as a JSON value; contains no secrets."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -154,16 +154,16 @@ class JobOutcome:
     """How a job ended.
 
     Attributes:
-        state: "succeeded", "failed", "cancelled", or "waiting" for a job that is run again when a batch has answers.
+        state: "succeeded", "failed", "cancelled", or "waiting" if the job must run again when a batch has answers.
         verdict_word: the held-out verdict of optimized.py, or why the job failed ("task_rejected", ...); None if
             the job was cancelled before that.
-        reason: one sentence for people.
+        reason: one human-readable sentence.
         winner_sha256: the candidate that optimized.py was built around.
-        bundle_path: the zip, when there is one.
-        summary: the held-out summary of optimized.py, None if there is none.
+        bundle_path: the zip, or None.
+        summary: the held-out summary of optimized.py, or None.
 
     Raises:
-        ValueError: if a job is said to have succeeded with a headline below 1.0x.
+        ValueError: if the state is "succeeded" with a headline below 1.0x.
     """
 
     state: str

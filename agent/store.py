@@ -1,7 +1,7 @@
-"""Where a job keeps what it has learnt, so that it can be killed at any instant and resumed.
+"""The durable state of a job, which can be killed at any time and resumed.
 
-`agent.stores.folder` keeps a job in a plain folder; the service implements the same protocol on its database. Every
-method is durable when it returns and safe to repeat: a job that restarts simply asks again.
+`agent.stores.folder` stores a job in a plain folder; the service implements the same protocol on its database. Every
+method is durable when it returns and safe to repeat: a restarted job simply calls it again.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from agent.candidates import Candidate
 from evaluator.verdict import Verdict
 
 PHASES = ("screen", "validation", "held_out")
-#: Steps that hold what a delivered file is made of, one for each file that was tried; the last one counts.
+#: Steps with the plan of a delivered file, one per attempted file; the last one counts.
 PLAN_STEPS = "optimized/"
 
 
 class JobStore(Protocol):
-    """The durable memory of one job."""
+    """The durable state of one job."""
 
     def candidates(self) -> list[Candidate]:
-        """Every candidate of the job in order of arrival, external ones included."""
+        """All candidates of the job in order of arrival, including external ones."""
         ...
 
     def add_candidate(self, candidate: Candidate) -> bool:
-        """Add a candidate; False, changing nothing, when one with the same sha256 is already there."""
+        """Add a candidate; returns False and changes nothing if one with the same sha256 exists."""
         ...
 
     def verdict(self, sha256: str, phase: str) -> Verdict | None:
@@ -33,39 +33,39 @@ class JobStore(Protocol):
         ...
 
     def add_verdict(self, sha256: str, phase: str, verdict: Verdict) -> bool:
-        """Store a verdict; False, changing nothing, when that phase already has one: a verdict is never stored twice."""
+        """Store a verdict; returns False and changes nothing if that phase already has one."""
         ...
 
     def step(self, name: str) -> object | None:
-        """The JSON value of a finished step, or None when the step was not finished."""
+        """The JSON value of a finished step, or None if it is not finished."""
         ...
 
     def finish_step(self, name: str, value: object) -> None:
-        """Record that a step is finished. `value` is JSON and not None; the first value of a name wins."""
+        """Record that a step is finished. `value` is JSON and not None; the first value for a name wins."""
         ...
 
     def steps(self, prefix: str) -> dict[str, object]:
-        """Every finished step whose name begins with `prefix`, by name."""
+        """All finished steps whose name begins with `prefix`, by name."""
         ...
 
     def event(self, name: str, data: dict[str, Any]) -> None:
         """Append an event (`job.started`, `job.progress`, `candidate.judged`, ...).
 
-        A `budget.spent` with a `request` is told, and billed, once per request and try, however often it is repeated.
+        A `budget.spent` with a `request` is recorded, and billed, once per request and try, even if it is repeated.
         """
         ...
 
     def stop_requested(self) -> str | None:
-        """Why the job should stop ("cancelled" or "budget"), or None. Asked between steps and while judging."""
+        """Why the job should stop ("cancelled" or "budget"), or None. Checked between steps and while judging."""
         ...
 
     def seconds_before(self) -> float:
-        """Wall-clock seconds that earlier attempts took; asked before an attempt does anything else."""
+        """Wall-clock seconds of earlier attempts; called before an attempt does anything else."""
         ...
 
 
 def worked_s(events: Iterable[tuple[str, float]]) -> float:
-    """Seconds from the start of each attempt to the last thing that it told, from (name, time in seconds) in order."""
+    """Total seconds from the start of each attempt to its last event, given ordered (name, time in seconds) pairs."""
     total_s, last_s = 0.0, None
     for name, time_s in events:
         if last_s is not None and name != "job.started":

@@ -1,6 +1,6 @@
-"""Reference problems as data: one file a task, in the KernelBench file format, with `DIMS` added.
+"""Reference problems as data: one file per task, in the KernelBench file format with `DIMS` added.
 
-Importing this package never imports a task. Task files are read as text (`kernelbench_tasks.catalog`) and run only by
+Importing this package never imports a task. Task files are read as text (`kernelbench_tasks.catalog`) and run only in
 the referee's sandbox.
 """
 

@@ -1,7 +1,7 @@
 """The list of tasks that ship with the project.
 
-The catalogue reads task files as text and never imports them: the API process uses it, and that process must not run
-a task's code, not even our own.
+The catalog reads task files as text and never imports them: the API process uses it and must not run any task code, not
+even the project's own.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _ROOT = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class CatalogTask:
-    """One task of the catalogue.
+    """One task of the catalog.
 
     Attributes:
-        name: File name without its ending; unique over all levels.
+        name: File name without its extension; unique across all levels.
         level: 1 for a single operation, 2 for a fusion of a few, 3 for a block or a small module.
-        path: Where the file lies.
+        path: The file's path.
         title: First line of the file's docstring.
     """
 
@@ -38,7 +38,7 @@ class CatalogTask:
 
     @property
     def sha256(self) -> str:
-        """Hex digest of the UTF-8 source, the identity by which verdicts name a task."""
+        """Hex digest of the UTF-8 source, by which verdicts identify a task."""
         return hashlib.sha256(self.source.encode("utf-8")).hexdigest()
 
 
@@ -47,7 +47,7 @@ def list_tasks() -> tuple[CatalogTask, ...]:
     """All tasks, ordered by level and name.
 
     Raises:
-        ValueError: Two levels hold a task of the same name.
+        ValueError: Two levels contain a task with the same name.
     """
     tasks: dict[str, CatalogTask] = {}
     for folder in sorted(_ROOT.glob("level[0-9]")):
@@ -63,10 +63,10 @@ def list_tasks() -> tuple[CatalogTask, ...]:
 
 
 def load(name: str) -> CatalogTask:
-    """The task called `name`.
+    """Return the task named `name`.
 
     Raises:
-        KeyError: No such task; the message lists those that exist.
+        KeyError: There is no such task; the message lists the existing ones.
     """
     for task in list_tasks():
         if task.name == name:
@@ -75,19 +75,19 @@ def load(name: str) -> CatalogTask:
 
 
 def find_by_sha256(sha256: str) -> CatalogTask | None:
-    """The task whose source has this digest, or None. Only such tasks rank on the global leaderboard."""
+    """Return the task whose source has this digest, or None. Only such tasks rank on the global leaderboard."""
     return _by_sha256().get(sha256)
 
 
 @cache
 def digests() -> tuple[str, ...]:
-    """The digest of every task's source, in the order of `list_tasks`."""
+    """Return the digests of all task sources, in the order of `list_tasks`."""
     return tuple(_by_sha256())
 
 
 @cache
 def _by_sha256() -> dict[str, CatalogTask]:
-    """Asked with every request, and the files of an installed catalogue do not change: each is read once."""
+    """Map digests to tasks. Cached: every request needs it, and an installed catalog's files do not change."""
     return {task.sha256: task for task in list_tasks()}
 
 

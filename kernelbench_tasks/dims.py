@@ -1,8 +1,8 @@
-"""What a task says about its own dimensions: legal ranges and legal choices.
+"""Declarations of a task's dimensions: legal ranges and legal choices.
 
 A task file declares `DIMS`, a mapping from a dimension's name to a `Dim` (an integer range) or a `Choice` (a short list
-of values such as dtypes). The referee samples from it; nothing here samples, and nothing here imports torch, so that a
-task's space can be read on any machine.
+of values such as dtypes). The referee samples from it. This module neither samples nor imports torch, so any machine can
+read a task's space.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Dim:
         min: Smallest legal size, at least 0.
         max: Largest legal size, inclusive.
         multiple_of: Every legal size is a multiple of this (1 means any size).
-        default: The size used on a CPU when nothing else is asked for; the legal size nearest to the middle of the range on
-            a logarithmic scale when left out.
-        gpu: The same on a GPU; `default` when left out.
+        default: The size used on a CPU unless another is requested; by default the legal size nearest to the middle of the
+            range on a logarithmic scale.
+        gpu: The same on a GPU; by default `default`.
 
     Raises:
-        TypeError: A value is not an integer (booleans are refused too).
+        TypeError: A value is not an integer (booleans are rejected too).
         ValueError: The range is empty, negative, or does not contain one of the defaults.
     """
 
@@ -88,11 +88,11 @@ class Choice:
 
     Args:
         values: The legal values, at least one, all different: strings, numbers or booleans.
-        default: One of them; the first when left out.
+        default: One of the values; by default the first.
 
     Raises:
         TypeError: A value is not a string, number or boolean.
-        ValueError: No value, a repeated value, or a default that is not among them.
+        ValueError: There is no value, a value is repeated, or the default is not among the values.
     """
 
     values: tuple[Scalar, ...]
@@ -127,8 +127,8 @@ def check_dims(dims: object) -> dict[str, Dim | Choice]:
     """Validate a task's `DIMS` and return it as a plain dict.
 
     Raises:
-        TypeError: `dims` is no mapping, or an entry is neither `Dim` nor `Choice`.
-        ValueError: A name is not a Python identifier, or there is no entry.
+        TypeError: `dims` is not a mapping, or an entry is neither a `Dim` nor a `Choice`.
+        ValueError: A name is not a Python identifier, or `dims` is empty.
     """
     if not isinstance(dims, Mapping):
         raise TypeError(f"DIMS must be a mapping, got {type(dims).__name__}")

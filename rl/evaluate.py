@@ -1,17 +1,18 @@
 """Compares two checkpoints at equal evaluator budget: `python -m rl.evaluate A B --held-out TASK --out FOLDER`.
 
-For each task and seed a policy writes answers until the referee has judged `judged` different candidates of it, or until it has
-written `most_samples`. What it repeats, and what holds no candidate, costs no evaluation; it counts as it ended in the mean, which is
-over the first `samples` answers, failures as 0. The best is over what was judged. A file that both write is judged once and counts
-for both.
+For each task and seed, a policy writes answers until the referee has judged `judged` different candidates or the policy has written
+`most_samples` answers. Repeated candidates and answers without a candidate cost no evaluation, but they count in the mean. The mean
+covers the first `samples` answers, with failures as 0; the best is taken over the judged candidates. A file that both policies write
+is judged once and counts for both.
 
-Intervals resample seeds and tasks (`rl.intervals`), 95 %. A ratio is a gain when its whole interval lies above 1 and a loss when
-it lies below; else nothing is known. Answers and verdicts are kept in the output folder as they come: killed, it goes on.
+The 95 % intervals resample seeds and tasks (`rl.intervals`). A ratio is a gain when its whole interval lies above 1 and a loss when
+it lies below; otherwise the result is inconclusive. Answers and verdicts are saved in the output folder as they arrive, so a killed
+comparison can resume.
 
-Prompts show no exemplars; with `--exemplars FILE` both policies are shown the same ones, drawn from a file of rows as `contrastive`
-draws them.
+Prompts show no exemplars by default; with `--exemplars FILE`, both policies see the same ones, drawn from a file of rows as
+`contrastive` draws them.
 
-Exit status: 0 done; 2 what was asked for is wrong; 75 stopped and can go on by the same command (evaluators that are gone, a full disk).
+Exit status: 0 done; 2 invalid request; 75 stopped (evaluators gone, disk full), and the same command resumes.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _REWARD = RewardPart(shaping="clipped")
 _TRIES = 2
 _WRONG, _STOPPED = 2, 75
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-#: What answers are kept by; a journal of before a field was there has "".
+#: Fields of the key of stored answers; a field that an older journal lacks reads as "".
 _KEY = ("policy", "identity", "task", "seed", "round", "shown")
 
 
@@ -66,10 +67,10 @@ class Budget:
     """What each policy may spend on each task and seed.
 
     Attributes:
-        judged: different candidates that the referee judges.
-        samples: answers that are written in any case; the mean is over them.
-        most_samples: answers after which a policy that repeats itself is left with what it has.
-        seeds: how often all of it is done.
+        judged: number of different candidates that the referee judges.
+        samples: minimum number of answers; the mean covers these.
+        most_samples: maximum number of answers, which stops a policy that keeps repeating itself.
+        seeds: number of repetitions of the whole procedure.
     """
 
     judged: int = 8
@@ -86,7 +87,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Answered:
-    """One answer: the file in it, "" without one, and its speedup; 0 for a failure, None for what nobody judged."""
+    """One answer: its file ("" without one) and its speedup (0 for a failure, None if it was not judged)."""
 
     source: str
     speedup: float | None
@@ -97,14 +98,14 @@ class Comparison:
     """Answers and verdicts of a comparison; a context manager.
 
     Args:
-        folder: where they are kept.
+        folder: where answers and verdicts are stored.
         judge: the referee.
-        fleet: what it was made with.
-        budget: of each policy.
+        fleet: the settings that `judge` was built from.
+        budget: the budget of each policy.
         draws: exemplars that prompts show; none by default.
 
     Raises:
-        JournalError: the folder is another comparison's that runs.
+        JournalError: another running comparison uses the folder.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Comparison:
         self._known = {
             tuple(one.get(name, "") for name in _KEY): one["answers"] for one in self._answers.records
         }
-        harness = None if fleet.url else HARNESS_VERSION  # a service's referees may be others
+        harness = None if fleet.url else HARNESS_VERSION  # a service's referees may have another version
         try:
             self._verdicts = VerdictJournal(folder / f"{_about(fleet)}.journal", harness=harness)
         except BaseException:
@@ -138,14 +139,14 @@ class Comparison:
 
     @property
     def shown(self) -> int:
-        """How many exemplars a prompt shows at most."""
+        """The maximum number of exemplars in a prompt."""
         return max((len(draw.shown) for draw in self._draws.values()), default=0)
 
     async def cell(self, policy: Policy, task: TaskSource, seed: int) -> Cell:
-        """What a policy does at a task.
+        """Evaluate a policy on a task with one seed.
 
         Raises:
-            FleetLost: none of its candidates could be judged.
+            FleetLost: none of the first `samples` answers could be judged.
         """
         budget = self._budget
         answers: list[Answered] = []
@@ -159,7 +160,7 @@ class Comparison:
             number += 1
             found = await self._scored(task, texts)
             for one in found:
-                # What comes after the budget is spent was judged for the mean alone.
+                # Candidates beyond the budget were judged only for the mean.
                 form = fingerprint(one.source) if one.source and one.speedup is not None else ""
                 if form and form not in judged and len(judged) < budget.judged:
                     judged[form] = one
@@ -189,7 +190,7 @@ class Comparison:
         if key not in self._known:
             text = text_of_task(task.source, "", "", self._device)
             prompt = contrastive_prompt(text, draw)
-            # Without the policy's name: both draw alike, which takes luck out of their difference.
+            # The seed omits the policy's name: both policies share random numbers, which reduces the noise of their difference.
             made = policy.sample(prompt, count, tasks_module.seed_of(seed, task.sha256, number))
             self._answers.append([{**dict(zip(_KEY, key, strict=True)), "answers": made}])
             self._known[key] = made
@@ -216,7 +217,7 @@ class Comparison:
         return found
 
     async def _score(self, task: TaskSource, source: str) -> Score:
-        """Measured again where it is suspicious, as a reward is."""
+        """Score a candidate; a suspicious speed is measured again, as for rewards."""
         first = await self._judged(task, source, "")
         if not first.again:
             return first
@@ -247,7 +248,7 @@ class Comparison:
         found = score(verdict, _REWARD)
         if found.value is None:
             return found
-        # A rejection may be a machine's, too: a kernel that is too slow there, or has no room.
+        # A rejection may also depend on the machine: a kernel may be too slow or not fit there.
         machine = elsewhere(verdict, "")
         self.machine = self.machine or machine
         if machine and machine != self.machine:
@@ -256,7 +257,7 @@ class Comparison:
             )
         if found.speedup is None:
             return found
-        # Training pays the floor for it, and a policy that took to it would seem to have gained.
+        # Training pays hacks the floor; counting their speed would show a policy that adopts them as a gain.
         if (hack := caught(verdict)) is not None:
             return Score(0.0, None, "", f"the referee's finding: {hack[0]}")
         return found
@@ -265,7 +266,7 @@ class Comparison:
 async def compare(
     comparison: Comparison, before: Policy, after: Policy, tasks: Sequence[TaskSource], budget: Budget
 ) -> dict[str, Any]:
-    """The whole comparison, ready to be written as JSON."""
+    """Run the whole comparison; return its result in JSON form."""
     cells: dict[str, list[Cell]] = {"before": [], "after": []}
     for seed in range(budget.seeds):
         for task in tasks:
@@ -289,12 +290,13 @@ async def compare(
 def fleet_of(
     stages: Sequence[AnyStage], device: str | None = None, url: str | None = None, width: int | None = None
 ) -> FleetPart:
-    """Who judges: as the last stage says that has candidates judged, and instead what is given besides; an empty `url` is none.
+    """Fleet settings of the last judging stage, with the arguments taking precedence; an empty `url` means none.
 
-    Its `machine` is that of its rewards and its `verdicts` are a run's: here the machine counts that judges, and verdicts are kept apart.
+    Drops the stage's `machine` and `verdicts`, which belong to its training run: a comparison uses the machine that judges it and
+    keeps its own verdicts.
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: `device` is unknown.
     """
     if device not in (None, "cpu", "cuda"):
         raise ConfigError(f"--device {device}: must be cpu or cuda")
@@ -382,13 +384,13 @@ def main(
 
 def _ended(status: int, why: str) -> typer.Exit:
     more = "; when that is mended, the same command goes on" if status == _STOPPED else ""
-    # No markup: paths and names of tasks may hold brackets.
+    # No markup: paths and task names may contain brackets.
     Console(stderr=True).print(f"{why}{more}", style="red", markup=False, highlight=False, soft_wrap=True)
     return typer.Exit(status)
 
 
 def _about(fleet: FleetPart) -> str:
-    """Name of the file of verdicts: a verdict is about a device and shapes."""
+    """Base name of the verdict file: verdicts depend on the device and the shapes."""
     if fleet.shapes is None:
         return f"verdicts-{fleet.device}"
     shapes = fleet.model_dump_json(include={"shapes"})

@@ -1,11 +1,11 @@
-"""The exemplar database: earlier successes with their scores, from which prompts show two that differ.
+"""The exemplar database: earlier successes and their scores; prompts show exemplars with different scores.
 
-Kept apart per task and type of machine, since a speedup means something only there. It grows by *snapshots*: what a step found is
-added as one record when the step ends, so a step that is killed leaves nothing behind and is done again with the same draws. A
-draw is a function of (seed, task, type of machine, snapshot) and nothing else: every rank and every resumed run draws alike.
+Exemplars are kept per task and machine type, because a speedup is only meaningful within those. The database grows by *snapshots*:
+the successes of a step are added as one record when the step ends, so a killed step leaves nothing behind and is repeated with the
+same draws. A draw depends only on (seed, task, machine type, snapshot): every rank and every resumed run draws the same exemplars.
 
-The same program measured again (the same normal form, see `agent.strategy.normal_form`) is one exemplar with the geometric mean of
-its measurements: keeping the best of several would prefer lucky timings.
+Measurements of the same program (the same normal form, see `agent.strategy.normal_form`) are merged into one exemplar with their
+geometric mean: keeping the best of several would favor lucky timings.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Success:
 
     Attributes:
         task: hex SHA-256 of the task's source.
-        machine: type of machine, as `evaluator.fingerprint.type_of` says it.
+        machine: machine type, from `evaluator.fingerprint.type_of`.
         source: the candidate file; untrusted.
         speedup: geometric mean over visible shapes.
-        origin: who proposed it, as in `agent.candidates`.
-        shapes: rows of the verdict at visible shapes, as :func:`measured` keeps them; none where they are not known.
+        origin: what proposed it, as in `agent.candidates`.
+        shapes: the verdict's rows at visible shapes, as returned by :func:`measured`; empty if unknown.
     """
 
     task: str
@@ -54,23 +54,23 @@ class Success:
 
 
 def measured(verdict: Verdict) -> tuple[dict[str, Any], ...]:
-    """What a portfolio needs of a verdict: its timed rows at visible shapes, without their raw samples."""
+    """Return the verdict rows that a portfolio needs: those timed at visible shapes, without raw samples."""
     rows = as_json(replace(verdict, shapes=tuple(visible_rows(verdict))))["shapes"]
     return tuple({name: row[name] for name in _OF_A_ROW} for row in rows)
 
 
 @dataclass(frozen=True)
 class Exemplar:
-    """One program of a task, with everything that was measured of it on one type of machine.
+    """One program for a task, with all its measurements on one machine type.
 
     Attributes:
-        form: digest of its normal form, by which it is known.
+        form: digest of its normal form, which identifies it.
         source: its text, as first seen.
         speedup: geometric mean of its measurements.
-        measurements: how many.
-        snapshot: with which it came.
-        origin: who proposed it first.
-        shapes: of its first measurement, as in :class:`Success`.
+        measurements: number of measurements.
+        snapshot: the snapshot that added it.
+        origin: what first proposed it.
+        shapes: rows of its first measurement, as in :class:`Success`.
     """
 
     form: str
@@ -84,7 +84,7 @@ class Exemplar:
 
 @dataclass(frozen=True)
 class Shown:
-    """An exemplar and the score that a prompt gives it: its own, except where scores are shuffled on purpose."""
+    """An exemplar and the score shown with it: its own, unless the draw shuffles scores on purpose."""
 
     exemplar: Exemplar
     speedup: float
@@ -92,20 +92,20 @@ class Shown:
 
 @dataclass(frozen=True)
 class Draw:
-    """What a prompt shows, from the lower to the higher score, and the snapshot it was drawn from."""
+    """The exemplars of a prompt in ascending order of score, and the snapshot they were drawn from."""
 
     shown: tuple[Shown, ...]
     snapshot: int
 
 
 class ExemplarDatabase:
-    """All successes of a run, or of several that share the file; a context manager.
+    """All successes of a run, or of several runs that share the file; a context manager.
 
     Args:
         path: the file.
-        settings: capacity and draw.
-        write: False for ranks that follow the one that writes.
-        special_tokens: of the tokenizer; a source that holds one is not taken.
+        settings: capacity and draw method.
+        write: False for ranks that only follow the writing rank.
+        special_tokens: the tokenizer's special tokens; sources that contain one are not added.
 
     Raises:
         JournalError: see `rl.journal.Journal`.
@@ -122,7 +122,7 @@ class ExemplarDatabase:
         self._settings = settings or ExemplarPart()
         self._special_tokens = tuple(special_tokens)
         self._journal = Journal(path, _KIND, write=write)
-        # Per snapshot, from 1, what came with it; snapshot 0 is the empty database.
+        # Successes added by each snapshot, from 1; snapshot 0 is the empty database.
         self._snapshots: list[list[tuple[str, Success]]] = []
         self._members: dict[tuple[str, str], tuple[int, list[Exemplar]]] = {}
         try:
@@ -143,13 +143,13 @@ class ExemplarDatabase:
 
     @property
     def snapshot(self) -> int:
-        """The number of the newest snapshot; it belongs into a checkpoint."""
+        """The number of the newest snapshot, to be saved in a checkpoint."""
         return len(self._snapshots)
 
     def advance(self, successes: Iterable[Success]) -> int:
-        """End a step: add what it found as one snapshot, also if that is nothing.
+        """End a step: add its successes as one snapshot, even if there are none.
 
-        What cannot be shown (too long, or with markers of prompts in it) is left out.
+        Sources that cannot be shown (too long, or containing prompt markers) are left out.
 
         Returns:
             The new snapshot's number.
@@ -175,7 +175,7 @@ class ExemplarDatabase:
         return self.snapshot
 
     def rewind(self, snapshot: int) -> None:
-        """Go back to a checkpoint's snapshot: what came later is made again, or was another run's.
+        """Go back to a checkpoint's snapshot; later ones will be made again, or belong to another run.
 
         Raises:
             ValueError: there is no such snapshot.
@@ -184,15 +184,15 @@ class ExemplarDatabase:
         self._forget_after(snapshot)
 
     def follow(self) -> int:
-        """Take in what the writing process has added since; the newest snapshot's number."""
+        """Load the snapshots that the writing process has added; return the newest one's number."""
         self._forget_after(self._journal.follow())
         self._apply(self._journal.records[self.snapshot :])
         return self.snapshot
 
     def members(self, task: str, machine: str, snapshot: int | None = None) -> list[Exemplar]:
-        """Exemplars of a task on a type of machine, the fastest first, as of a snapshot (the newest by default).
+        """Exemplars of a task on a machine type, fastest first, as of a snapshot (by default the newest).
 
-        The fastest are kept, and of all others a sample that does not depend on the order in which they came.
+        Keeps the fastest ones and a sample of the others that does not depend on their order of arrival.
         """
         until = self.snapshot if snapshot is None else snapshot
         if not 0 <= until <= self.snapshot:
@@ -204,16 +204,16 @@ class ExemplarDatabase:
         return list(known[1])
 
     def record(self, task: str, machine: str, snapshot: int | None = None) -> float | None:
-        """The highest speedup of a task, None without any."""
+        """The highest speedup of a task, or None without exemplars."""
         members = self.members(task, machine, snapshot)
         return members[0].speedup if members else None
 
     def portfolio(
         self, task: str, machine: str, form: str = "", snapshot: int | None = None
     ) -> list[Verdict]:
-        """What was measured of a task's exemplars shape by shape, as `rl.reward.marginal_gain` reads it.
+        """Per-shape measurements of a task's exemplars, as `rl.reward.marginal_gain` reads them.
 
-        Without the program `form` itself: who writes it again is paid for it as before, and not for a gain over its own earlier time.
+        Leaves out the program `form` itself: a repeated program gets the same reward as before, not its gain over its own earlier time.
         """
         members = self.members(task, machine, snapshot)
         return [
@@ -223,10 +223,10 @@ class ExemplarDatabase:
         ]
 
     def draw(self, seed: int, task: str, machine: str, snapshot: int | None = None) -> Draw:
-        """What to show in a prompt for a task, see the module."""
+        """Draw the exemplars for a task's prompt, see the module docstring."""
         settings = self._settings
         until = self.snapshot if snapshot is None else snapshot
-        # A text as a seed goes through SHA-512, so that it means the same in every process.
+        # Python hashes string seeds with SHA-512, which gives the same stream in every process.
         generator = random.Random(f"{seed}/{task}/{machine}/{until}")  # noqa: S311
         members = self.members(task, machine, until)
         if settings.draw == "none" or generator.random() < settings.dropout:

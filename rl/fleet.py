@@ -1,8 +1,8 @@
 """The referee as a reward: one asynchronous function that a trainer calls with the completions of a step.
 
-It never guesses: what was not judged (an evaluator that died, a verdict that did not come) is None, and says why in the log and in the
-step's report. A step about which nobody says anything is asked again, and then training stops before it, to be resumed: a step that
-nobody has paid would be lost.
+It never guesses: a completion that was not judged (the evaluator died, no verdict came) gets None, and the log and the step's report
+give the reason. A step without any answer is retried; if that fails, training stops before the step and can be resumed, because
+a step without rewards would be lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 _KEPT_VERDICTS = 4096
 _FIRST_PAUSE_S = 0.25
 _MOST_REASONS = 5
-#: Before a step that nobody has answered is asked again; a service that begins anew needs some tens of seconds.
+#: Pause before an unanswered step is retried, times the attempt number; a restarting service needs some tens of seconds.
 _PAUSE_S = 20.0
 
 
@@ -53,12 +53,12 @@ class Knowledge:
     """What a reward depends on besides the verdict, all as of the step's snapshot.
 
     Attributes:
-        record: the highest speedup known of a task (its digest) on the machine.
-        portfolio: what was measured of a task's accepted candidates, without the one of this fingerprint; for the shaping
-            `marginal` alone.
-        hacks: the database of hacks; None without one.
-        judges: asked where a reward jumps, see `rl.hacks.Judge`.
-        learns: whether this process writes to `hacks`: the first rank alone.
+        record: returns the highest known speedup of a task (by digest) on the machine.
+        portfolio: returns the verdicts on a task's accepted candidates, except the one with this fingerprint; used only by the
+            shaping `marginal`.
+        hacks: the database of hacks, or None.
+        judges: called when a reward jumps, see `rl.hacks.Judge`.
+        learns: whether this process writes to `hacks`; only the first rank does.
     """
 
     record: Callable[[str], float | None] = lambda _: None
@@ -69,18 +69,18 @@ class Knowledge:
 
 
 class Fleet:
-    """Rewards from evaluators.
+    """Computes rewards from evaluators' verdicts.
 
     Args:
-        judge: who judges.
-        tasks: by the name that the trainer's column `task` holds.
-        machine: type of machine that rewards are for (`evaluator.fingerprint.type_of`); None takes that of the first verdict.
-            What was measured on another is None: times of two types are not compared.
-        group: completions of one prompt.
+        judge: returns verdicts.
+        tasks: tasks by the names in the trainer's column `task`.
+        machine: machine type that rewards apply to (`evaluator.fingerprint.type_of`); None takes that of the first accepted verdict.
+            Measurements from another type give None: times of two types are not compared.
+        group: number of completions per prompt.
         fleet: width, patience, tries.
-        reward: how verdicts are paid.
+        reward: how verdicts become rewards.
         knowledge: what else a reward depends on.
-        verdicts: where verdicts are kept, for a run that goes on; without it they are kept in memory alone.
+        verdicts: journal of verdicts for resumed runs; without it, verdicts are kept only in memory.
     """
 
     def __init__(
@@ -110,19 +110,19 @@ class Fleet:
     async def rewards(
         self, prompts: Sequence[Any], completions: Sequence[Any], task: Sequence[str], **_: Any
     ) -> list[float | None]:
-        """Rewards of a step's completions, as GRPO wants them: one each, whole groups, in order.
+        """Rewards of a step's completions, as GRPO needs them: one each, whole groups, in order.
 
-        A method and not `__call__`, since a trainer recognizes an asynchronous function by looking at it, and names the
-        reward after it.
+        This is a method rather than `__call__` because a trainer detects an asynchronous function by inspection and names
+        the reward after it.
 
         Args:
-            prompts: of each completion.
+            prompts: the prompt of each completion.
             completions: texts, or conversations that end with one.
-            task: name of each one's task.
+            task: the task name of each completion.
 
         Raises:
-            GroupError: the completions are not whole groups of one prompt each.
-            FleetLost: nobody has answered however often the step was asked, or several steps in a row could not be judged.
+            GroupError: the completions do not form whole groups of one prompt each.
+            FleetLost: no attempt at the step got an answer, or several steps in a row could not be judged.
             JournalError: the database of hacks cannot be extended.
         """
         check_group_order(prompts, task, self._group)
@@ -140,7 +140,7 @@ class Fleet:
         for attempt in range(1, self._settings.dead_steps + 1):
             step = Attempt(self._settings, attempt)
             report = await self._attempt(step, task, answers, keys, until_s)
-            # What an attempt has judged is known to the next one, and is no repeat of the step.
+            # The next attempt finds this attempt's verdicts; these lookups do not count as repeats.
             judged += report.judged
             repeated = report.repeated if repeated is None else repeated
             why = next((one for one in report.missing if one in step.lost or not report.heard), "")
@@ -157,7 +157,7 @@ class Fleet:
         return [sample.reward for sample in report.samples]
 
     def successes(self) -> list[Success]:
-        """What the last step found for the exemplar database: accepted, timed, and doubted by nobody."""
+        """The last step's candidates for the exemplar database: accepted, timed and without any doubt."""
         found = {}
         for one in self.report.samples:
             clean = all(doubt.word == "nothing" for doubt in one.doubts)
@@ -178,7 +178,7 @@ class Fleet:
         keys: Sequence[tuple[str, str] | None],
         until_s: float,
     ) -> Report:
-        """Have a step judged, or what of it is not known yet."""
+        """Have the step's candidates without a known verdict judged."""
         self.report = report = Report()
         once: dict[tuple[str, str], tuple[TaskSource, str]] = {}
         for key, name, answer in zip(keys, task, answers, strict=True):
@@ -210,7 +210,7 @@ class Fleet:
         return report
 
     async def _answers(self, report: Report) -> bool:
-        """Whether the evaluators answer about a candidate that they have judged before: then those that are missing are to blame."""
+        """Whether evaluators still answer about a candidate judged before; if so, the unanswered candidates are at fault."""
         known = next((one for one in report.samples if one.verdict is not None), None)
         if known is None:
             return False
@@ -222,7 +222,7 @@ class Fleet:
         return True
 
     async def _all(self, tasks: Any, seconds: float) -> None:
-        """Wait for all, as long as a step may take; what is late is cancelled, and its evaluators are let go."""
+        """Wait up to `seconds` for all tasks, then cancel the late ones, which frees their evaluators."""
         if not tasks:
             return
         _, late = await asyncio.wait(list(tasks), timeout=max(seconds, 0.0))
@@ -248,20 +248,20 @@ class Fleet:
             again, why = await self._verdict(step, task, source, None)
             second = self._unjudged(why) if again is None else self._score(task, again, key[1])
             if again is not None and (second.speedup or 0.0) < (scored.speedup or 0.0):
-                verdict = again  # the lower one, or the rejection, is what counts
+                verdict = again  # the lower speed, or the rejection, counts
             scored = measured_again(scored, second, settings)
             self._keep(key, None if scored.value is None else Kept(verdict, confirmed=True))
             if why in step.silences:
                 step.silent(scored.why)
         said = await self._opinions(step, task, source, key, scored)
         if said is None:
-            # Paid, it would pay to write what no judge can answer about; lowered, the judge's fault would be the candidate's.
+            # Paying it would reward candidates that no judge can assess; lowering it would blame the candidate for a judge's fault.
             self.report.unanswered += 1
             return _Found(
                 Score(None, None, "", "a judge has not answered about a speed that jumped"), verdict
             )
         doubts = list(said)
-        # Its own findings first: an accepted candidate whose kernels are decoys is caught as well.
+        # The referee's own findings come first: they also catch accepted candidates with decoy kernels.
         if scored.speedup is not None and (own := hacks_module.caught(verdict)) is not None:
             doubts.append(Opinion("caught", f"the referee's finding: {own[0]}", f"the referee: {own[0]}"))
         if knowledge.hacks is not None and scored.speedup is not None:
@@ -273,9 +273,9 @@ class Fleet:
     async def _opinions(
         self, step: Attempt, task: TaskSource, source: str, key: tuple[str, str], scored: Score
     ) -> Sequence[Opinion] | None:
-        """What judges say, or once said, of a candidate; None where one did not answer.
+        """The judges' opinions on a candidate, new or stored; None if a judge did not answer.
 
-        They are asked where a speed jumped and was confirmed: now, or earlier without an answer.
+        Judges are called when a speed jumped and was confirmed, in this step or in an earlier one whose judges did not answer.
         """
         known, kept = self._knowledge, self._known(key, confirmed=True)
         if kept is not None and kept.opinions is not None:
@@ -316,7 +316,7 @@ class Fleet:
     async def _verdict(
         self, step: Attempt, task: TaskSource, source: str, key: tuple[str, str] | None
     ) -> tuple[Verdict | None, str]:
-        """A verdict, or None and why; a key's earlier one if there is any."""
+        """Return a verdict, or None and the reason; with a key, an earlier verdict if there is one."""
         if key is not None and (known := self._known(key)) is not None:
             self.report.repeated += 1
             return known.verdict, ""
@@ -351,7 +351,7 @@ class Fleet:
         return None, why
 
     def _known(self, key: tuple[str, str], *, confirmed: bool = False) -> Kept | None:
-        """A candidate's earlier verdict; with `confirmed` only one that was measured again."""
+        """A candidate's earlier verdict; with `confirmed`, only one that was measured again."""
         found = self._kept.get(key)
         if found is None and self._verdicts is not None:
             found = self._verdicts.get(key)
@@ -366,7 +366,7 @@ class Fleet:
                 self._verdicts.drop(key)
             return
         if elsewhere(found.verdict, self.machine):
-            return  # so that the candidate is asked about again, and may find the right machine
+            return  # not stored: the candidate is judged again, perhaps on the right machine
         self._kept[key] = found
         self._kept.move_to_end(key)
         if self._verdicts is not None:
@@ -399,7 +399,7 @@ _OWN_FAULT = "cannot be submitted"
 
 
 def text_of(completion: Any) -> str:
-    """The text of a completion: itself, or the last turn of a conversation."""
+    """The text of a completion: the string itself, or the last turn of a conversation."""
     if isinstance(completion, str):
         return completion
     last = completion[-1] if isinstance(completion, Sequence) and completion else {}
@@ -413,10 +413,10 @@ async def _asked(
     turn: asyncio.Semaphore,
     patience_s: float,
 ) -> Opinion | None:
-    """A judge's opinion, None where it fails. A wait for a turn is no failure."""
+    """A judge's opinion, or None if it fails. Waiting for a turn does not count toward the timeout."""
     try:
         async with turn, asyncio.timeout(patience_s):
             return await asyncio.to_thread(judge, *question)
-    except Exception as error:  # noqa: BLE001 - somebody else's program, over a network
+    except Exception as error:  # noqa: BLE001 - a third-party program, over a network
         _log.warning("a judge of rewards failed: %s", str(error) or type(error).__name__)
         return None

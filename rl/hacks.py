@@ -1,15 +1,15 @@
-"""The growing database of hacks: what the referee caught, to recognize what is like it.
+"""The growing database of hacks: stores candidates that the referee caught and recognizes similar ones.
 
-The referee is the gate. This is a second look at what passed it: a candidate that says the same as a caught one (the same normal
-form) gets what the caught one got, and one that is more like a caught one than like anything that was cleared is not paid for speed
-until somebody clears it. Likeness is the share of common token triples of the normal forms (`agent.strategy.novelty`), so other
-names, comments and layout change nothing. An optional judge (`rl.llm_judge`) is asked where a reward jumps.
+The referee is the gate; this is a second check of the candidates that pass it. A candidate with the same normal form as a caught one
+gets the same reward as the caught one. A candidate that is more similar to a caught file than to any cleared file is not paid for
+speed until it is cleared. Similarity is the share of common token triples of the normal forms (`agent.strategy.novelty`), so names,
+comments and layout do not matter. An optional judge (`rl.llm_judge`) is called when a reward jumps.
 
     python -m rl.hacks known.journal kernel.py --by NAME --why "confirmed in fresh processes"
 
-clears a file in a database that later runs begin with (`hacks.begin_with`).
+clears a file in a database that later runs start from (`hacks.begin_with`).
 
-All of them can only lower a reward: `Opinion` carries no other word.
+Each of these checks can only lower a reward: `Opinion` has no verdict that raises one.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from rl.reward import Score, lowered, shaping, unpaid
 
 _KIND = "kernelwright.hacks/1"
 _SHOWN_CHARACTERS = 300
-#: A source longer than this is not learned from: one file shall not fill the database.
+#: Longer sources are not stored, to keep one file from filling the database.
 _MOST_CHARACTERS = 60_000
-#: Rules of warnings that tell of a hack though the candidate was accepted: its own kernels do not compute the answer.
+#: Warnings that reveal a hack in an accepted candidate: its own kernels do not compute the answer.
 _TELLING = frozenset({"decoy_kernel"})
 
 
@@ -44,9 +44,9 @@ class Case:
     """A file in the database.
 
     Attributes:
-        kind: caught, or cleared: looked at and found honest.
-        rule: of the referee's finding, or who cleared it.
-        evidence: in words; holds untrusted text.
+        kind: caught, or cleared (reviewed and found honest).
+        rule: rule of the referee's finding, or the reviewer who cleared it.
+        evidence: explanation; contains untrusted text.
         source: the file; untrusted.
     """
 
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Hit:
-    """A case that is like a candidate; `share` is 1 for the same normal form."""
+    """A case similar to a candidate; `share` is 1 for the same normal form."""
 
     case: Case
     share: float
@@ -66,11 +66,11 @@ class Hit:
 
 @dataclass(frozen=True)
 class Opinion:
-    """What is thought of a candidate; "caught" pays the floor, "suspect" pays no speed, "nothing" changes nothing.
+    """An opinion on a candidate: "caught" pays the floor, "suspect" pays no speed, "nothing" changes nothing.
 
     Attributes:
-        why: in words; may quote strangers.
-        kind: what it was caught by, in words of ours alone, for tables that everybody may read.
+        why: explanation; may quote untrusted text.
+        kind: what caught it, in the project's own words only, for public tables.
     """
 
     word: Literal["nothing", "suspect", "caught"]
@@ -78,17 +78,17 @@ class Opinion:
     kind: str = ""
 
 
-#: Asked where a reward jumps: the task, the candidate's source, its speedup and the most alike cases. Where it raises there is no opinion.
+#: Called when a reward jumps, with the task, the candidate's source, its speedup and the most similar cases. If it raises, there is no opinion.
 Judge = Callable[[TaskSource, str, float, Sequence[Hit]], Opinion]
 
 
 class HackDatabase:
-    """Cases by likeness; a context manager.
+    """Cases searchable by similarity; a context manager.
 
     Args:
         path: the file.
-        settings: from which likeness on.
-        write: False for ranks that follow the one that writes.
+        settings: the similarity threshold.
+        write: False for ranks that only follow the writing rank.
 
     Raises:
         JournalError: see `rl.journal.Journal`.
@@ -120,34 +120,34 @@ class HackDatabase:
 
     @property
     def position(self) -> int:
-        """How many records of the file count; it belongs into a checkpoint."""
+        """The number of records in use, to be saved in a checkpoint."""
         return len(self._journal.records)
 
     def learn(self, source: str, verdict: Verdict) -> bool:
-        """Add a candidate that the referee caught; whether it was one, and new."""
+        """Add a candidate if the referee caught it; return whether a case was added."""
         found = caught(verdict)
         return found is not None and self._add(Case("caught", *found, source))
 
     def clear(self, source: str, by: str, why: str) -> bool:
-        """Note that a file was looked at and is honest, for example confirmed by the referee in fresh processes.
+        """Record that a file was reviewed and is honest, for example confirmed by the referee in fresh processes.
 
         A file that was caught stays caught.
         """
         return self._add(Case("cleared", by, why[:_SHOWN_CHARACTERS], source))
 
     def take(self, other: HackDatabase) -> int:
-        """Add the cases of another run's database; how many were new."""
+        """Add the cases of another run's database; return how many were added."""
         return sum(self._add(case) for case in other._cases)
 
     def follow(self) -> None:
-        """Take in what the writing process has added since."""
+        """Load the records that the writing process has added."""
         kept = self._journal.follow()
         if kept < self._taken:
             self._forget()
         self._apply()
 
     def rewind(self, position: int) -> None:
-        """Go back to a checkpoint's position, so that the same steps see the same cases again.
+        """Go back to a checkpoint's position, so repeated steps see the same cases.
 
         Raises:
             ValueError: there is no such position.
@@ -157,7 +157,7 @@ class HackDatabase:
         self._apply()
 
     def alike(self, source: str, most: int = 3) -> list[Hit]:
-        """The most alike cases, best first, nothing that shares no token triple."""
+        """The most similar cases, best first; each shares a token triple or the normal form."""
         form, triples = marks(source)
         common: Counter[int] = Counter()
         for triple in triples:
@@ -173,7 +173,7 @@ class HackDatabase:
         return [Hit(self._cases[number], share) for share, number in hits[:most]]
 
     def opinion(self, source: str) -> Opinion:
-        """What its likeness to known cases says of a candidate that the referee accepted."""
+        """Opinion on a candidate that the referee accepted, by its similarity to known cases."""
         hits = self.alike(source, len(self._cases))
         bad = next((hit for hit in hits if hit.case.kind == "caught"), None)
         good = next((hit for hit in hits if hit.case.kind == "cleared"), None)
@@ -185,7 +185,7 @@ class HackDatabase:
                 f"says the same as a file that was caught ({bad.case.rule})",
                 "the same as a caught file",
             )
-        # A hack is mostly an honest kernel: whoever is nearer to an honest one is no suspect.
+        # Most of a hack is an honest kernel: a candidate closer to an honest file is not suspect.
         if good is not None and good.share >= bad.share:
             return Opinion("nothing")
         return Opinion(
@@ -204,7 +204,7 @@ class HackDatabase:
         return True
 
     def _apply(self) -> None:
-        """Take in the records that were not taken in yet."""
+        """Load the records that were not loaded yet."""
         try:
             for record in self._journal.records[self._taken :]:
                 self._take(_case(record))
@@ -217,7 +217,7 @@ class HackDatabase:
     def _take(self, case: Case) -> None:
         form, triples = marks(case.source)
         known = self._forms.get(form)
-        if known is not None:  # cleared before, and caught since
+        if known is not None:  # cleared before, caught now
             self._cases[known] = case
             return
         number = len(self._cases)
@@ -228,7 +228,7 @@ class HackDatabase:
             self._places.setdefault(triple, []).append(number)
 
     def _forget(self) -> None:
-        self._taken = 0  # records of the journal that the rest is made of
+        self._taken = 0  # number of journal records loaded into the fields below
         self._cases: list[Case] = []
         self._sizes: list[int] = []
         self._places: dict[int, list[int]] = {}
@@ -242,7 +242,7 @@ def _case(record: Mapping[str, Any]) -> Case:
 
 
 def caught(verdict: Verdict) -> tuple[str, str] | None:
-    """Rule and evidence of what the referee found in a candidate, if that is a hack."""
+    """Rule and evidence of the referee's finding if it is a hack, else None."""
     for one in verdict.findings:
         if one.severity == "cheat" or (one.severity == "warning" and one.rule in _TELLING):
             return one.rule[:_SHOWN_CHARACTERS], one.evidence[:_SHOWN_CHARACTERS]
@@ -252,7 +252,7 @@ def caught(verdict: Verdict) -> tuple[str, str] | None:
 
 
 def doubted(scored: Score, opinions: Iterable[Opinion], settings: RewardPart) -> Score:
-    """A score after what databases and judges think of its candidate; never higher than before."""
+    """A score after the opinions of databases and judges; never higher than before."""
     limits = {"caught": shaping(settings).floor, "suspect": unpaid(settings), "nothing": None}
     for one in opinions:
         scored = lowered(scored, limits[one.word], one.why)

@@ -1,6 +1,6 @@
-"""Where verdicts come from: a service over HTTP, or referees of this machine. Both turn one candidate into one verdict, or say why not.
+"""Sources of verdicts: a service over HTTP, or referees on this machine. Each turns a candidate into a verdict or gives the reason why not.
 
-A judge says no verdict itself. What it cannot have judged raises `Unjudged`, which says whether asking again may help.
+A judge makes no verdict itself. If it cannot get one, it raises `Unjudged`, which says whether a retry may help.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from services.client import (
 )
 
 _log = logging.getLogger(__name__)
-#: How long a request for a verdict lasts at most before it is seen whether anybody still waits for it; the first one tells which
-#: evaluation it is.
+#: Maximum duration of a request for a verdict before checking that the caller still waits for it. The first request is short because
+#: its timeout returns the evaluation's id.
 _LOOK_S, _FIRST_LOOK_S = 30.0, 1.0
 _PAUSE_S = 1.0
-#: How long the end waits for a service to hear what nobody waits for any more.
+#: How long `close` waits for cancellations of abandoned evaluations to reach the service.
 _LEAVE_S = 5.0
-#: Requests that nobody waits for any more keep their threads until they have ended; others shall not wait for those.
+#: Abandoned requests occupy their threads until they end; spare threads keep new requests from waiting for them.
 _SPARE_THREADS = 256
 
 
@@ -56,10 +56,10 @@ class Unjudged(RLError):
     """There is no verdict.
 
     Attributes:
-        again: whether asking again may help.
-        gone: whether nobody answered at all, as when the fleet is dead.
-        own_fault: whether the candidate itself cannot be submitted, so that it is rejected and not let off.
-        late: whether an answer was waited for, and did not come.
+        again: whether a retry may help.
+        gone: whether no evaluator answered at all, as when the fleet is down.
+        own_fault: whether the candidate itself cannot be submitted, which counts as a rejection.
+        late: whether the answer did not arrive in time.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Unjudged(RLError):
 
 
 class Judge(Protocol):
-    """One evaluation at a time for each of its evaluators; `rl.fleet` asks no more at once."""
+    """Runs one evaluation at a time on each of its evaluators; `rl.fleet` limits its concurrent calls accordingly."""
 
     async def judge(self, task: TaskSource, source: str) -> Verdict:
-        """The verdict on a candidate. Measures anew each time.
+        """Return the verdict on a candidate, measured anew on each call.
 
         Raises:
             Unjudged: there is none.
@@ -84,19 +84,19 @@ class Judge(Protocol):
         ...
 
     def close(self) -> None:
-        """Give up whatever is held."""
+        """Release all resources."""
         ...
 
 
 class ServiceJudge:
-    """A service, which queues evaluations for its workers. The key is the environment's, see `services.client`.
+    """A service, which queues evaluations for its workers. The API key comes from the environment, see `services.client`.
 
     Args:
-        url: where it is.
+        url: the service's address.
         settings: width and times.
 
     Raises:
-        ConfigError: the address is none, or none that the key may be sent to.
+        ConfigError: the address is invalid, or the key must not be sent to it.
     """
 
     def __init__(self, url: str, settings: FleetPart) -> None:
@@ -104,33 +104,33 @@ class ServiceJudge:
         self._settings = settings
         self._threads = ThreadPoolExecutor(settings.width + _SPARE_THREADS, thread_name_prefix="fleet")
         self._leaving: list[Future[Any]] = []
-        #: Keys of evaluations of which the network, or the service, has kept the answer: whoever asks again asks for the same one.
+        #: Idempotency keys of evaluations whose answer was lost to a network or service failure; a retry reuses the key and gets the same evaluation.
         self._unheard: dict[tuple[str, str], str] = {}
 
     async def judge(self, task: TaskSource, source: str) -> Verdict:
-        """See `Judge.judge`. When it is cancelled, or has waited long enough, the service is asked no more and told to stop."""
+        """See `Judge.judge`. On cancellation or timeout, stops polling and tells the service to cancel the evaluation."""
         asked = _Asked()
         asking = self._threads.submit(self._ask, task, source, asked)
         try:
             return await asyncio.wrap_future(asking)
         except asyncio.CancelledError:
-            # The thread may be within a request, and would say so only after it; or it does not know yet of what.
+            # The thread may be inside a request and withdraw only afterward, or may not know the evaluation's id yet.
             self._leaving = [one for one in self._leaving if not one.done()]
-            with suppress(RuntimeError):  # closed meanwhile
+            with suppress(RuntimeError):  # the executor was shut down meanwhile
                 self._leaving += [asking, self._threads.submit(self._withdraw, asked)]
             raise
         finally:
             asked.given_up.set()
 
     def close(self) -> None:
-        """Ask nothing more; what was given up is told to the service, if it listens, and requests under way end by themselves."""
+        """Stop asking: briefly wait for cancellations to reach the service; running requests end by themselves."""
         wait(self._leaving, _LEAVE_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
     def _ask(self, task: TaskSource, source: str, asked: _Asked) -> Verdict:
         settings = self._settings
-        # A service of an earlier version knows no shapes, and need not where none are asked for.
+        # Sent only if set: services of earlier versions do not accept `shapes`.
         shapes = {"shapes": _of(settings)} if settings.shapes else {}
         try:
             request = EvaluateRequest(
@@ -154,7 +154,7 @@ class ServiceJudge:
             raise Unjudged(f"the service refused: {error}", again=True, gone=True) from None
         except Problem as error:
             raise Unjudged(f"the service refused: {error}", again=False, gone=True) from None
-        except (ClientError, RuntimeError) as error:  # a client that was closed meanwhile is a RuntimeError
+        except (ClientError, RuntimeError) as error:  # a client closed meanwhile raises RuntimeError
             raise Unjudged(str(error), again=False) from None
         if view.state != "succeeded" or view.result is None:
             raise Unjudged(f"the evaluation {view.state}: {view.reason or 'no reason given'}", again=True)
@@ -164,7 +164,7 @@ class ServiceJudge:
             raise Unjudged(f"the service answered with no verdict: {error}", again=False) from None
 
     def _verdict(self, request: EvaluateRequest, asked: _Asked) -> EvaluationView:
-        """The evaluation when it has ended: asked for again and again, by a key that makes it the same one."""
+        """Poll until the evaluation ends; an idempotency key makes each request refer to the same one."""
         patience_s, look_s = self._settings.patience_s, _FIRST_LOOK_S
         what = (sha256_of(request.source or ""), sha256_of(request.candidate))
         key = self._unheard.pop(what, None) or uuid.uuid4().hex
@@ -174,32 +174,32 @@ class ServiceJudge:
                 return self._client.evaluate(request, seconds=min(left_s, look_s), idempotency_key=key)
             except WaitedTooLong as error:
                 asked.evaluation, look_s = error.waited_for, _LOOK_S
-                # It may be told a second before the time is over; what is left of that may still bring the verdict.
+                # The client may time out up to a second early: pause before the next request; the verdict may still come in the time left.
                 asked.given_up.wait(min(max(ends_s - time.monotonic(), 0.0), _PAUSE_S))
             except (Unreachable, ServiceFault, TooMany):
-                if not asked.given_up.is_set():  # else it is cancelled, and who asks again wants another one
+                if not asked.given_up.is_set():  # otherwise it is cancelled, and a retry needs a new key
                     self._unheard[what] = key
                 raise
         self._withdraw(asked)
         raise Unjudged(f"no verdict within {patience_s:g} s", again=False, late=True)
 
     def _withdraw(self, asked: _Asked) -> None:
-        """Tell the service that nobody waits for an evaluation any more, so that its workers are free for others."""
+        """Cancel an evaluation that is no longer needed, to free the service's workers."""
         if asked.evaluation is None:
             return
         try:
             self._client.cancel_evaluation(asked.evaluation)
         except (ClientError, RuntimeError, ValueError) as error:
-            # One of an earlier version cannot, and ends the evaluation by its own deadline.
+            # Services of earlier versions cannot cancel; there, the evaluation ends at its own deadline.
             _log.info("the service was not told to stop an evaluation: %s", error)
 
 
 class _Asked:
-    """A question to a service.
+    """A request to a service.
 
     Attributes:
-        given_up: whether nobody waits for the answer any more.
-        evaluation: its id, once the service has told it.
+        given_up: set when the caller no longer waits for the answer.
+        evaluation: the evaluation's id, once the service has returned it.
     """
 
     def __init__(self) -> None:
@@ -208,14 +208,14 @@ class _Asked:
 
 
 class LocalJudge:
-    """Referees of this machine, each with a thread of its own, since what a referee starts ends with the thread that started it.
+    """Referees on this machine, each with its own thread, because a referee's child processes end with the thread that started them.
 
     Args:
-        settings: how many, on which device, and times.
-        work_dir: for compile caches; the referee's own default without it.
+        settings: number of referees, device and times.
+        work_dir: folder for compile caches; by default the referee's own.
 
     Raises:
-        SandboxUnavailable: nothing here isolates untrusted code.
+        SandboxUnavailable: this machine has no sandbox to isolate untrusted code.
     """
 
     def __init__(self, settings: FleetPart, work_dir: Path | None = None) -> None:
@@ -235,7 +235,7 @@ class LocalJudge:
             self._free.append(referee)
 
     async def judge(self, task: TaskSource, source: str) -> Verdict:
-        """See `Judge.judge`. When it is cancelled, the referee that was at it is killed and begins anew."""
+        """See `Judge.judge`. Cancellation kills the referee that runs the evaluation; its next call restarts it."""
         while not self._free:
             await asyncio.sleep(0.01)
         referee = self._free.pop()
@@ -267,7 +267,7 @@ class LocalJudge:
                 candidate,
                 deadline_s=self._settings.deadline_s,
                 shapes=_of(self._settings),
-                # The catalogue's own tasks are linted where they are kept.
+                # The catalog's own tasks are linted in the repository.
                 submitted=catalog.find_by_sha256(task.sha256) is None,
             )
         except SandboxUnavailable as error:
@@ -293,7 +293,7 @@ def _client(url: str, settings: FleetPart) -> Client:
 
 
 def check_address(settings: FleetPart) -> None:
-    """Whether the service can be asked at all; asks nothing.
+    """Check the service's address without sending a request.
 
     Raises:
         ConfigError: see `ServiceJudge`.
@@ -303,7 +303,7 @@ def check_address(settings: FleetPart) -> None:
 
 
 def machine_of(settings: FleetPart) -> str | None:
-    """The type of machine that rewards are for; None where only a service's first verdict will tell.
+    """The machine type that rewards apply to; None if only a service's first verdict will tell.
 
     Raises:
         Unjudged: this machine has no such device.
@@ -321,5 +321,5 @@ def machine_of(settings: FleetPart) -> str | None:
 
 
 def judge_of(settings: FleetPart, work_dir: Path | None = None) -> Judge:
-    """The judge that the settings name."""
+    """Create the judge that the settings specify."""
     return ServiceJudge(settings.url, settings) if settings.url else LocalJudge(settings, work_dir)

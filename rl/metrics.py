@@ -1,6 +1,6 @@
-"""Figures of a run as JSON lines, one object per optimizer step; their fields stand in docs/training-runs.md.
+"""Metrics of a run as JSON lines, one object per optimizer step; docs/training-runs.md describes the fields.
 
-A run that goes on from a checkpoint drops the lines after it, so that each step stands there once.
+A run resumed from a checkpoint drops the lines of later steps, so each step appears once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rl.errors import CheckpointError
 from rl.hacks import caught
 from rl.step_report import Report, Sample
 
-#: Fields of `metrics.jsonl` in their order; what a stage cannot know is null.
+#: Fields of `metrics.jsonl` in order; values that a stage cannot know are null.
 FIELDS = (
     "step", "stage", "time_s", "step_s", "loss", "learning_rate", "gradient_norm", "entropy", "tokens", "round", "snapshot",
     "reward_mean", "speedup_mean", "completions", "accepted_share", "judged", "cached", "missing", "hacks", "in_form_share",
@@ -30,10 +30,10 @@ class StepLog:
 
     Args:
         path: the file.
-        after: lines of later steps, and a line that was cut off, are dropped.
+        after: last step to keep; lines of later steps and truncated lines are dropped.
 
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: the file cannot be written.
     """
 
     def __init__(self, path: Path, after: int) -> None:
@@ -46,7 +46,7 @@ class StepLog:
             raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
 
     def append(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Add lines.
+        """Append lines.
 
         Raises:
             CheckpointError: the disk is full.
@@ -67,7 +67,7 @@ class StepLog:
 
 
 def read_steps(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file, without what a killed process left of its last one."""
+    """Read the lines of a file, skipping a line that a killed process left incomplete."""
     found = []
     for line in path.read_bytes().split(b"\n"):
         try:
@@ -80,13 +80,13 @@ def read_steps(path: Path) -> list[dict[str, Any]]:
 
 
 def of_reports(reports: Iterable[Report]) -> dict[str, Any]:
-    """Figures of what judged a step's completions, all ranks together."""
+    """Compute metrics from a step's judging reports, over all ranks."""
     every = list(reports)
     samples = [sample for report in every for sample in report.samples]
-    # What carries no candidate is judged without a referee: it is rejected.
+    # Completions without a candidate count as judged: they are rejected without a referee.
     judged = [one for one in samples if one.score.value is not None]
     found = [one for one in samples if _is_caught(one)]
-    # A hack is paid like a failure, and must not look like progress in the curves.
+    # A hack is paid like a failure and must not show up as progress in the curves.
     accepted = [one for one in judged if one.score.speedup is not None and not _is_caught(one)]
     return {
         "reward_mean": _mean([one.score.value for one in judged if one.score.value is not None]),
@@ -105,7 +105,7 @@ def of_reports(reports: Iterable[Report]) -> dict[str, Any]:
 
 
 def of_samples(step: int, reports: Iterable[Report]) -> list[dict[str, Any]]:
-    """Lines of `samples.jsonl`: each completion of a step and what it got."""
+    """Build the lines of `samples.jsonl`: each completion of a step with its result."""
     return [
         {
             "step": step,
@@ -126,7 +126,7 @@ def of_samples(step: int, reports: Iterable[Report]) -> list[dict[str, Any]]:
 
 
 def step_line(**known: Any) -> dict[str, Any]:
-    """A line of `metrics.jsonl`: every field in its order, null where nothing is known."""
+    """Build a line of `metrics.jsonl`: every field in order, null where unknown."""
     unknown = sorted(set(known) - set(FIELDS))
     if unknown:
         raise KeyError(f"{unknown[0]} is no field of metrics.jsonl")
@@ -138,7 +138,7 @@ def _line(value: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinities, and a loss may be one."""
+    """Round floats and replace non-finite ones with None: JSON has no infinities, and a loss may be infinite."""
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
     return value
@@ -149,7 +149,7 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _caught_by(one: Sample) -> str:
-    """What caught or doubts a completion, in words of ours alone; "" where nothing does."""
+    """What caught or doubts a completion, in the project's own words only; "" if nothing does."""
     if one.verdict is not None and one.verdict.verdict == "cheating":
         found = caught(one.verdict)
         return f"the referee: {found[0]}" if found else "the referee"
@@ -157,7 +157,7 @@ def _caught_by(one: Sample) -> str:
 
 
 def _is_caught(one: Sample) -> bool:
-    """By the referee, by likeness to a caught file, or by a judge."""
+    """Whether the referee, the similarity to a caught file or a judge caught it."""
     return any(doubt.word == "caught" for doubt in one.doubts) or (
         one.verdict is not None and one.verdict.verdict == "cheating"
     )

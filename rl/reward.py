@@ -1,15 +1,15 @@
-"""From a verdict to a number to learn from. Pure functions: no clock, no file, no network.
+"""Converts a verdict into a reward. Pure functions: no clock, no file, no network.
 
-1. *Word.* What the referee rejected, cheating among it, gets the shaping's floor. What it could not judge gets None: a fault of
-   ours teaches nothing. Only accepted candidates get more, and each of them gets more than the floor.
-2. *Speed.* Paired timings at the visible shapes alone count, their geometric mean rounded to two decimals towards 1, so that noise
-   around 1 pays nothing. Where shapes are slower than the baseline, the slowest shape decides over a share of the pay, whatever
-   its unit, and a penalty is taken off: the same mean, of 1 or more, pays more when it is spread evenly. `marginal` uses only
+1. *Verdict.* A rejected candidate, including a cheating one, gets the shaping's floor. A candidate that could not be judged gets
+   None: an infrastructure fault teaches nothing. Only accepted candidates get more, and each of them gets more than the floor.
+2. *Speed.* Only paired timings at the visible shapes count. Their geometric mean is rounded to two decimals toward 1, which keeps
+   noise around 1 from paying. If shapes are slower than the baseline, the slowest shape determines a share of the pay, whatever
+   its unit, and a penalty is subtracted: the same mean, of 1 or more, pays more when it is spread evenly. `marginal` applies only
    the penalty, see `shaping`.
-3. *Suspicion.* Far above what is known, a speed is measured again, and the lower one counts if both agree; else neither.
-4. *Group.* Scores of one prompt are compared with each other and clipped (CUDA-L1, arXiv 2507.14111, eq. 6); the trainer must
-   not scale them again. With `best_of` above 1 what is compared is what each adds to others: then a group that has better ones
-   may count an accepted candidate no more than a rejected one.
+3. *Suspicion.* A speed far above the known ones is measured again; the lower one counts if both agree, otherwise neither does.
+4. *Group.* Scores of one prompt are normalized within the group and clipped (CUDA-L1, arXiv 2507.14111, eq. 6); the trainer must
+   not scale them again. With `best_of` above 1, the normalized values are each score's gain over others: an accepted candidate
+   in a group with better ones may then count no more than a rejected one.
 
 The exemplar database stores the plain geometric mean, whatever the shaping.
 """
@@ -30,28 +30,28 @@ from evaluator.verdict import WORDS, ShapeResult, Verdict
 from rl.best_of import gains_on_best
 from rl.config import RewardPart
 
-#: Words that say nothing about the candidate: a fault of ours, or the task's.
+#: Verdicts that say nothing about the candidate: an infrastructure fault, or a fault of the task.
 FAULTS = frozenset({"not_judged", "task_rejected"})
 REJECTIONS = frozenset(WORDS) - FAULTS - {"accepted"}
-#: A shape counts as slower when the referee is sure, or when it lost more than this, sure or not: a candidate whose times jump
-#: about shall gain nothing by that.
+#: A shape counts as slower if the referee decides so, or if its speedup is below this even without that decision: noisy times must
+#: not benefit a candidate.
 _LOST = 0.95
-#: `log` pays lower speedups like this one.
+#: `log` pays lower speedups of accepted candidates as this one.
 _LEAST_SPEEDUP = 0.25
-#: Over eager or the best baseline, for a level.
+#: Speedup over eager or the best baseline that a level requires.
 _LEVEL = 1.05
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What a verdict says of an accepted candidate's speed at visible shapes.
+    """An accepted candidate's speed at visible shapes.
 
     Attributes:
-        geomean: of the speedups over the best baseline, rounded towards 1.
+        geomean: geometric mean of the speedups over the best baseline, rounded toward 1.
         over_eager: the same over the plain reference.
-        worst: the lowest speedup over the best baseline, rounded towards 1.
+        worst: the lowest speedup over the best baseline, rounded toward 1.
         slower: share of shapes that are slower than the best baseline.
-        shapes: how many there are.
+        shapes: number of timed visible shapes.
     """
 
     geomean: float
@@ -63,13 +63,14 @@ class Speed:
 
 @dataclass(frozen=True)
 class Shaping:
-    """One way to pay.
+    """One reward function.
 
     Attributes:
-        floor: of what was rejected.
-        least: of what was accepted; above the floor.
-        most: of what was accepted.
-        pay: from speed and, for `marginal`, from what the candidate would add to a portfolio (log speedup; 0 for other shapings).
+        floor: reward of a rejected candidate.
+        least: lowest reward of an accepted candidate; above the floor.
+        most: highest reward of an accepted candidate.
+        pay: reward from the speed and, for `marginal`, from the candidate's gain for a portfolio (log speedup; 0 for other
+            shapings).
     """
 
     floor: float
@@ -78,19 +79,19 @@ class Shaping:
     pay: Callable[[Speed, float], float]
 
     def paid(self, speed: Speed, gain: float) -> float:
-        """What `pay` says, within the limits."""
+        """Return `pay`, clamped to the limits."""
         return min(max(self.pay(speed, gain), self.least), self.most)
 
 
 @dataclass(frozen=True)
 class Score:
-    """What one candidate gets before it is compared with its group.
+    """One candidate's score before it is compared with its group.
 
     Attributes:
-        value: None for what could not be judged.
-        speedup: rounded geometric mean; None where nothing was accepted and timed.
-        again: why it has to be measured again before it counts, "" where not.
-        why: one sentence.
+        value: the score; None if the candidate could not be judged.
+        speedup: rounded geometric mean; None unless the candidate was accepted and timed.
+        again: why it must be measured again before it counts, or "".
+        why: one sentence that explains the score.
     """
 
     value: float | None
@@ -100,14 +101,14 @@ class Score:
 
 
 def rounded_towards_one(speedup: float) -> float:
-    """Two decimals towards 1: 1.118 is 1.11 and 0.992 is 1.00."""
-    # In hundredths; a millionth keeps 1.11, which is 111.00000000000001 or 110.99999999999999 of them, where it is.
+    """Round to two decimals toward 1: 1.118 becomes 1.11 and 0.992 becomes 1.00."""
+    # In hundredths; the 1e-6 keeps 1.11, which may be 110.99999999999999 or 111.00000000000001 of them, unchanged.
     hundredths = speedup * 100
     return (math.floor(hundredths + 1e-6) if speedup >= 1 else math.ceil(hundredths - 1e-6)) / 100
 
 
 def speed_of(verdict: Verdict) -> Speed | None:
-    """The speed of an accepted candidate; None where no visible shape was timed, or a figure makes no sense."""
+    """The speed of an accepted candidate; None if no visible shape was timed or a speedup is not a positive number."""
     rows = visible_rows(verdict)
     speedups = [row.speedup or 0.0 for row in rows]
     if not rows or not all(_is_speed(one) for one in speedups):
@@ -126,14 +127,14 @@ def speed_of(verdict: Verdict) -> Speed | None:
 
 
 def shaping(settings: RewardPart) -> Shaping:
-    """The way to pay that the settings name.
+    """Return the reward function that the settings name.
 
-    clipped: the speedup itself, up to a limit.
-    log: its logarithm, so that twice as fast is as good as half as fast is bad.
-    levels: 1 correct, 2 more than 5 % over eager, 3 over the best baseline too (CUDA Agent, arXiv 2602.24286), and nowhere
-        slower than that.
-    marginal: what a portfolio of the task's exemplars would gain by it, so that being best at a few shapes pays. A portfolio
-        uses others where it is slow, so its slowest shape decides over nothing; the penalty is what a specialist has to bring.
+    clipped: the speedup, up to a limit.
+    log: its logarithm, which makes twice as fast as good as half as fast is bad.
+    levels: 1 correct, 2 more than 5 % over eager, 3 more than 5 % over the best baseline too (CUDA Agent, arXiv 2602.24286) and
+        slower than it at no shape.
+    marginal: the gain for a portfolio of the task's exemplars, which pays for being best at a few shapes. A portfolio uses
+        others where the candidate is slow, so its slowest shape has no effect; a specialist must outweigh the penalty.
     """
     limit = settings.most_speedup
     lowest = math.log(_LEAST_SPEEDUP)
@@ -152,13 +153,13 @@ def score(
     record: float | None = None,
     portfolio: Sequence[Verdict] = (),
 ) -> Score:
-    """What a verdict is worth.
+    """Score a verdict.
 
     Args:
-        verdict: the referee's.
-        settings: how to pay.
-        record: the highest speedup known of the task on this type of machine.
-        portfolio: verdicts of the accepted candidates that a portfolio has already; for `marginal` alone.
+        verdict: the referee's verdict.
+        settings: how verdicts become rewards.
+        record: the task's highest known speedup on this machine type.
+        portfolio: verdicts of accepted candidates already in the portfolio; used only by `marginal`.
     """
     way = shaping(settings)
     word = verdict.verdict
@@ -172,19 +173,19 @@ def score(
     gain = marginal_gain(verdict, portfolio) if settings.shaping == "marginal" else 0.0
     value = way.paid(speed, gain)
     if speed.slower:
-        # A share and not an amount, which would be next to nothing where much is paid.
+        # A share rather than a fixed amount, which would hardly matter where rewards are high.
         share = min(settings.slower_penalty, 1.0)
         like_worst = replace(speed, geomean=speed.worst, over_eager=speed.worst)
-        # Half for the first shape that is slower, the other half by their share.
+        # Half of the penalty applies if any shape is slower, the other half in proportion to their share.
         penalty = settings.slower_penalty * (0.5 + 0.5 * speed.slower)
         value = max((1 - share) * value + share * way.paid(like_worst, gain) - penalty, way.least)
     return Score(value, speed.geomean, _suspicion(speed.geomean, settings, record), f"{speed.geomean:.2f}x")
 
 
 def measured_again(first: Score, second: Score, settings: RewardPart) -> Score:
-    """What counts after a second measurement, which ran elsewhere or later: the lower of two that agree.
+    """Combine a score with that of a later, separate measurement: the lower one counts if both agree.
 
-    A rejection in either counts; a second one that could not be made, or that differs, leaves the candidate without a score.
+    A rejection in the second counts. If the second measurement failed or differs, the candidate has no score.
     """
     if second.speedup is None:
         return Score(second.value, None, "", f"measured again: {second.why}")
@@ -200,11 +201,11 @@ def measured_again(first: Score, second: Score, settings: RewardPart) -> Score:
 
 
 def lowered(scored: Score, limit: float | None, why: str) -> Score:
-    """A score under somebody's doubt: never higher than it was, never None where it was a number.
+    """Cap a score because of a doubt; it never rises, and a number never becomes None.
 
     Args:
-        scored: before.
-        limit: more is not paid; None leaves it as it is.
+        scored: the score before.
+        limit: the upper limit; None leaves the score unchanged.
         why: the doubt.
     """
     if scored.value is None or limit is None or not math.isfinite(limit) or limit >= scored.value:
@@ -213,15 +214,15 @@ def lowered(scored: Score, limit: float | None, why: str) -> Score:
 
 
 def unpaid(settings: RewardPart) -> float:
-    """What a correct candidate is worth that is no faster than the baseline."""
+    """The reward of a correct candidate that is no faster than the baseline."""
     return shaping(settings).paid(Speed(geomean=1.0, over_eager=1.0, worst=1.0, slower=0.0, shapes=1), 0.0)
 
 
 def normalized(scores: Sequence[float | None], settings: RewardPart) -> list[float | None]:
     """Scores of one group as distances from their mean, in standard deviations if `scaled`, clipped; None stays None.
 
-    With `best_of` it is what each score adds to others that is compared. A group whose members lie closer together than the
-    timer's noise is all zeros: its differences mean nothing.
+    With `best_of` above 1, the gain of each score over others is normalized instead. If the scores differ by less than the
+    timer's noise, all become 0, because their differences mean nothing.
     """
     scores = gains_on_best(scores, settings.best_of)
     known = [one for one in scores if one is not None]
@@ -236,9 +237,9 @@ def normalized(scores: Sequence[float | None], settings: RewardPart) -> list[flo
 
 
 def marginal_gain(verdict: Verdict, portfolio: Sequence[Verdict]) -> float:
-    """What the geometric mean over visible shapes gains, as a log ratio, when a portfolio may use this candidate too.
+    """Gain of the geometric mean over visible shapes, as a log ratio, when this candidate joins a portfolio.
 
-    The reference is always a member, so a candidate that is nowhere faster gains nothing.
+    The reference is always a member, so a candidate that is faster at no shape gains nothing.
     """
     every = [*portfolio, verdict]
     entries = [
@@ -255,7 +256,7 @@ def marginal_gain(verdict: Verdict, portfolio: Sequence[Verdict]) -> float:
 def _suspicion(speedup: float, settings: RewardPart, record: float | None) -> str:
     if speedup > settings.suspicious_speedup:
         return f"{speedup:.2f}x is above {settings.suspicious_speedup:g}x"
-    known = max(record or 0.0, 1.0)  # the baseline is there before any candidate
+    known = max(record or 0.0, 1.0)  # the baseline is always available
     if speedup > settings.suspicious_jump * known:
         return f"{speedup:.2f}x is above {settings.suspicious_jump:g} times the record of {known:.2f}x"
     return ""
@@ -273,7 +274,7 @@ def _is_slower(row: ShapeResult) -> bool:
 
 
 def _over_eager(verdict: Verdict, row: ShapeResult) -> float | None:
-    """The row's speedup over the plain reference, None where that was not timed."""
+    """The row's speedup over the plain reference, or None if that was not timed."""
     found = list(eager_speedups(replace(verdict, shapes=(row,))).values())
     return (row.speedup or 0.0) / found[0] if found and _is_speed(found[0]) else None
 

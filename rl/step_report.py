@@ -1,4 +1,4 @@
-"""What happened in one step of judging: each completion with what it got, and what is missing and why."""
+"""Report on judging one step: each completion with its result, and the missing rewards with their reasons."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rl.reward import Score
 
 @dataclass
 class Sample:
-    """One completion of a step and what it got.
+    """One completion of a step and its result.
 
     Attributes:
         task: name of the task.
-        answer: what the model wrote, taken apart.
-        score: before the comparison with its group.
-        reward: after it; None for what was not judged.
-        verdict: the referee's, None without one.
-        doubts: of databases and judges.
+        answer: the parsed completion.
+        score: score before the comparison with its group.
+        reward: reward after it; None if the completion was not judged.
+        verdict: the referee's verdict, or None.
+        doubts: opinions of databases and judges.
     """
 
     task: str
@@ -34,17 +34,17 @@ class Sample:
 
 @dataclass
 class Report:
-    """What happened in one step.
+    """The results of one step.
 
     Attributes:
         samples: in the order of the completions.
-        judged: verdicts that were asked for and came.
-        waited_s: how long the trainer waited for the rewards.
-        repeated: completions that were answered by another one's verdict, of this step or before.
-        unanswered: candidates whose speed jumped, and of which a judge has still to say what it thinks.
-        missing: reasons of completions without a reward, with how many.
-        unheard: of these, completions about which nobody has answered.
-        cut: whether that was for want of evaluators or of time, and not by what those candidates do to whoever judges them.
+        judged: number of verdicts received.
+        waited_s: how long the trainer waited for the rewards, in seconds.
+        repeated: completions that reused another completion's verdict, from this step or an earlier one.
+        unanswered: candidates whose speed jumped and that still lack a judge's opinion.
+        missing: reasons for missing rewards, each with its number of completions.
+        unheard: number of those completions without any answer from an evaluator.
+        cut: whether answers are missing for lack of evaluators or time, rather than because candidates break their evaluators.
     """
 
     samples: list[Sample] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Report:
 
     @property
     def asked(self) -> bool:
-        """Whether there was anything to judge."""
+        """Whether the step had any candidate to judge."""
         return any(one.answer.source is not None for one in self.samples)
 
     @property
@@ -68,5 +68,5 @@ class Report:
 
     @property
     def heard(self) -> bool:
-        """Whether anybody has said anything about any candidate, and be it that it cannot be judged; or nothing was asked."""
+        """Whether any candidate got an answer, even that it cannot be judged; also True if there was none to judge."""
         return not self.asked or self.known or self.unheard < sum(self.missing.values())

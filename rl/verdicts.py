@@ -1,6 +1,6 @@
-"""Verdicts of a run, kept as they come: what a referee has judged is not judged again when a step is repeated or a run goes on.
+"""Verdicts of a run, stored as they arrive: a repeated step or a resumed run does not judge the same candidate again.
 
-So a run that is killed in the middle of a step loses no measurement, and the step that is done again is paid as it was.
+A run killed in the middle of a step therefore loses no measurement, and the repeated step gets the same rewards.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from rl.journal import Journal
 from rl.reward import FAULTS
 
 _KIND = "kernelwright.verdicts/1"
-#: What rewards, hacks and reports read of a verdict. Raw samples stay with the referee.
+#: Verdict fields that rewards, hacks and reports read. Raw samples are not stored.
 _KEPT = ("schema", "verdict", "reason", "findings", "task", "candidate", "environment", "shapes", "summary")
 
-#: Words that say something of the file alone. All others may be another machine's fault: a kernel that one card's shared memory
-#: has no room for, or that is too slow for the deadline there.
+#: Verdicts that do not depend on the machine. All others may: a kernel may not fit into one GPU's shared memory, or may be too slow
+#: for the deadline there.
 _ANYWHERE = FAULTS | {"cheating", "contract_violation"}
 
 Key = tuple[str, str]
 
 
 def elsewhere(verdict: Verdict, machine: str | None) -> str:
-    """The type of machine that a verdict is from, where it is another one and that matters; else ""."""
+    """The machine type of a verdict if it differs from `machine` and that matters; else ""."""
     known = type_of(verdict.environment)
     return "" if machine in (None, known) or verdict.verdict in _ANYWHERE else known
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A verdict.
+    """A stored verdict.
 
     Attributes:
-        verdict: the referee's.
-        confirmed: whether a speed in it that was suspicious has been measured again.
-        opinions: what judges said of it, which holds when the candidate is written again and its speed is no jump any more; None
-            where none was asked, or one did not answer.
+        verdict: the referee's verdict.
+        confirmed: whether its suspicious speed was measured again.
+        opinions: the judges' opinions, which also apply when the model writes the candidate again and its speed is no longer a
+            jump; None if no judge was asked or one did not answer.
     """
 
     verdict: Verdict
@@ -54,8 +54,8 @@ class VerdictJournal:
 
     Args:
         path: the file.
-        machine: verdicts of another type of machine are not given, see `elsewhere`; None gives all.
-        harness: version of the referee; verdicts of others are not given, since it times or forbids otherwise. None gives all.
+        machine: machine type; verdicts from others are ignored, see `elsewhere`. None accepts all.
+        harness: referee version; verdicts of other versions are ignored, because timing or rules may differ. None accepts all.
 
     Raises:
         JournalError: see `rl.journal.Journal`.
@@ -68,7 +68,7 @@ class VerdictJournal:
         self._found: dict[Key, Kept] = {}
         for record in self._journal.records:
             self._take(record)
-        self._journal.records.clear()  # each verdict stands in memory once
+        self._journal.records.clear()  # keeps each verdict in memory only once
 
     def __enter__(self) -> VerdictJournal:
         return self
@@ -87,14 +87,14 @@ class VerdictJournal:
         self._journal.close()
 
     def get(self, key: Key) -> Kept | None:
-        """What is kept of a candidate."""
+        """Return the stored verdict on a candidate, or None."""
         return self._found.get(key)
 
     def put(self, key: Key, found: Kept) -> None:
-        """Keep a verdict, in place of an earlier one of the same candidate.
+        """Store a verdict, replacing an earlier one on the same candidate.
 
         Raises:
-            JournalError: the disk is full; what was kept before is.
+            JournalError: the disk is full; stored verdicts are unchanged.
         """
         verdict = as_json(found.verdict)
         kept = {name: verdict[name] for name in _KEPT}
@@ -104,7 +104,7 @@ class VerdictJournal:
         self._add(record)
 
     def drop(self, key: Key) -> None:
-        """Forget a verdict that was not confirmed."""
+        """Remove a verdict that was not confirmed."""
         if key in self._found:
             self._add({"task": key[0], "form": key[1], "confirmed": False, "verdict": None})
 

@@ -1,4 +1,4 @@
-"""What goes into a bundle, and evidence.json."""
+"""The contents of a bundle, and evidence.json."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SCHEMA = "kernelwright.evidence/1"
 
 @dataclass(frozen=True)
 class BundleContents:
-    """Everything the bundle is written from.
+    """All inputs for writing the bundle.
 
     Attributes:
-        job_name: what people call the job.
+        job_name: the job's display name.
         device: "cpu" or "cuda".
         task: the reference.
         description: `Referee.describe`'s answer.
@@ -33,9 +33,9 @@ class BundleContents:
         verdicts: of the members and of the delivered file, each with its phase.
         leaderboard: a row per judged candidate, rejected ones included.
         no_fallback: why the delivered file has no fall-back to the reference; empty when it has one.
-        models: how models were asked, see `agent.providers.account`; empty where none was.
-        dispatch: which member runs where and what each candidate brings, see `agent.portfolio.Portfolio.told`; empty without a
-            dispatcher.
+        models: the model requests and their cost, see `agent.providers.account`; empty if no model was used.
+        dispatch: which member runs at which sizes and what each candidate contributes, see `agent.portfolio.Portfolio.told`;
+            empty without a dispatcher.
     """
 
     job_name: str
@@ -54,7 +54,7 @@ class BundleContents:
 
     @property
     def held_out(self) -> Verdict | None:
-        """The verdict that is reported: of the delivered file on the held-out shapes."""
+        """The reported verdict: the delivered file on the held-out shapes."""
         return self.verdict_of(self.optimized, "held_out")
 
     def verdict_of(self, candidate: Candidate, phase: str) -> Verdict | None:
@@ -66,7 +66,7 @@ class BundleContents:
 
 
 def evidence(contents: BundleContents) -> dict[str, Any]:
-    """evidence.json as a value: verdicts in full, raw per-quad log ratios included."""
+    """evidence.json as a value, with full verdicts including the raw per-quad log ratios."""
     held_out = as_json(contents.held_out) if contents.held_out else {}
     return {
         "schema": SCHEMA,
@@ -103,18 +103,18 @@ def evidence(contents: BundleContents) -> dict[str, Any]:
 
 
 def evidence_text(contents: BundleContents) -> str:
-    """evidence.json as text, the same for the same contents."""
+    """evidence.json as deterministic text."""
     return json.dumps(evidence(contents), indent=1, sort_keys=True, default=str) + "\n"
 
 
 def kernel_file(number: int, member: Candidate) -> str:
-    """File name of a member: its number, origin and label in letters that every file system takes."""
+    """File name of a member: its number, origin and label, in portable ASCII characters."""
     label = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in member.label)
     return f"{number}_{member.origin}_{label.strip('_')[:40] or 'candidate'}.py"
 
 
 def precision(task: TaskSource, device: str) -> dict[str, Any]:
-    """The tier that the task was judged in, as reproduce.py sets it up; ``mantissa_bits`` is None where no operand is rounded."""
+    """The task's precision tier, as reproduce.py sets it up; ``mantissa_bits`` is None if no operand is rounded."""
     tier = declared(task.source)
     found = TIERS[tier]
     bits = found.mantissa_bits if rounds_operands(tier, gpu=device == "cuda") else None

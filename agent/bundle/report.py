@@ -49,7 +49,7 @@ def render_report(contents: BundleContents) -> str:
 
 
 def map_points(contents: BundleContents) -> rate_map.Points | None:
-    """Every timed shape: of the delivered file where it was judged, else of its first member."""
+    """All timed shapes of the delivered file if it was judged, plus those of its first member."""
     first = contents.members[0]
     found = [contents.held_out, *(contents.verdict_of(first, phase) for phase in ("validation", "screen"))]
     return rate_map.points_of(verdict for verdict in found if verdict is not None)
@@ -65,7 +65,7 @@ _ORIGIN_WORDS = {
 
 
 def _own_shapes(verdict: Verdict) -> list[ShapeResult]:
-    """The timed shapes of the user's traffic, heaviest first; none where no traffic was known."""
+    """The timed shapes of the user's traffic, heaviest first; empty without known traffic."""
     weighed = [row for row in verdict.shapes if row.timed and row.weight]
     return sorted(weighed, key=lambda row: -(row.weight or 0.0))
 

@@ -1,8 +1,8 @@
-"""Makes memory's entries out of a finished job: pairs of a slower and a faster candidate, and failures with their reason.
+"""Builds memory entries from a finished job: pairs of a slower and a faster candidate, and failures with their reason.
 
-Sentences are put together here from the verdict's words, figures and rule names alone. A verdict's `reason`, evidence and
-detail may quote the candidate or the task, and what somebody else wrote must not speak in another job's prompt.
-Only screen verdicts count: they hold visible and adversarial shapes; validation and held-out figures never reach a proposer.
+Sentences use only the verdict's word, figures and rule names. A verdict's `reason`, evidence and detail may quote the
+candidate or the task, and such untrusted text must not reach another job's prompt.
+Only screen verdicts are used: they cover visible and adversarial shapes; validation and held-out figures never reach a proposer.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from agent.memory.features import Features
 from agent.redaction import holds_secret
 from evaluator.verdict import LABELS, Verdict
 
-#: Steps in which a job keeps what an ablation taught: {"sentence", "after_sha256", ...}, in words from a closed list.
+#: Steps with a job's ablation lessons: {"sentence", "after_sha256", ...}, in words from a closed list.
 LESSON_STEPS = "lesson/"
-_LEAST_RATIO = 1.05  # closer than this, which of two is faster says more about the noise than about the code
+_LEAST_RATIO = 1.05  # below this ratio, a difference may be noise
 _MOST_PAIRS = 3
 _MOST_FAILURES = 3
 _RULE = re.compile(r"[a-z][a-z0-9_.-]{0,59}")
-# Compiled candidates teach a writer of kernels nothing; external ones are somebody's own work.
+# Compiler candidates hold no lesson for writing kernels; external ones belong to their authors.
 _TEACHING = ("llm", "policy", "human")
 _BLAMELESS = ("accepted", "not_judged", "task_rejected")
 
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What all entries of a job have in common; see `MemoryEntry`."""
+    """Fields shared by all entries of a job; see `MemoryEntry`."""
 
     task_name: str
     task_sha256: str
@@ -53,7 +53,7 @@ class Judged:
 
     @property
     def speedup(self) -> float | None:
-        """Geometric mean over the visible shapes against the best baseline, if it was accepted and timed."""
+        """Geometric mean speedup over the best baseline on the visible shapes, if accepted and timed."""
         speedup = self.verdict.summary.geomean_speedup if self.verdict.verdict == "accepted" else None
         return speedup if speedup is not None and speedup > 0 else None
 
@@ -66,14 +66,14 @@ def entries_of(
     learnt: Mapping[str, Sequence[str]] | None = None,
     secrets: Collection[str] = (),
 ) -> list[MemoryEntry]:
-    """The entries of a job, at most three pairs (largest gain first) and three failures (one for each kind).
+    """The entries of a job: at most three pairs (largest gain first) and three failures (one per kind).
 
     Args:
-        facts: of the job.
+        facts: the job's facts.
         judged: its candidates in order of arrival.
-        learnt: by the sha256 of a candidate, sentences of this project's own words about what made it fast.
-        with_sources: keep candidates' texts; otherwise sentences alone and no name of the task.
-        secrets: values that no entry may hold, besides what looks like a key.
+        learnt: sentences in this project's own words about what made a candidate fast, by its sha256.
+        with_sources: keep the candidates' sources; otherwise keep only sentences and drop the task's name.
+        secrets: values that no entry may contain, in addition to anything that looks like a key.
     """
     teaching = [one for one in judged if one.candidate.origin in _TEACHING]
     found = [*_pairs(facts, teaching, learnt or {}), *_failures(facts, teaching)]
@@ -85,7 +85,7 @@ def entries_of(
 def _pairs(
     facts: JobFacts, judged: Sequence[Judged], learnt: Mapping[str, Sequence[str]]
 ) -> list[MemoryEntry]:
-    """Child over parent where it gained, the best over the worst, and the best over the baseline."""
+    """Pairs of child and parent with a gain; for the best candidate without one, the worst or the baseline."""
     timed = {one.candidate.sha256: one for one in judged if one.speedup is not None}
     if not timed:
         return []
@@ -104,7 +104,7 @@ def _pairs(
     entries = [
         _pair(facts, slow, fast, learnt.get(fast.candidate.sha256, ())) for slow, fast in pairs.values()
     ]
-    # What was measured change by change teaches most, however small its gain.
+    # Candidates with ablation lessons come first, regardless of their gain.
     return sorted(entries, key=lambda entry: (entry.sha256 not in learnt, -(entry.ratio or 0.0)))[
         :_MOST_PAIRS
     ]
@@ -126,7 +126,7 @@ def _pair(facts: JobFacts, slow: Judged | None, fast: Judged, learnt: Sequence[s
 
 
 def _failures(facts: JobFacts, judged: Sequence[Judged]) -> list[MemoryEntry]:
-    """One for each verdict word and set of rules, in order of arrival."""
+    """One entry per verdict word and set of rules, in order of arrival."""
     seen: dict[tuple[str, ...], MemoryEntry] = {}
     for one in judged:
         word = one.verdict.verdict
@@ -140,7 +140,7 @@ def _failures(facts: JobFacts, judged: Sequence[Judged]) -> list[MemoryEntry]:
             f"The referee's verdict was {word}{because}."[:MAX_SENTENCE_CHARACTERS],
             *_wrong_shapes(one.verdict),
         ]
-        # what cheated must not be a model for anybody
+        # never show a cheating source as an example
         source = "" if word == "cheating" else _kept(one)
         seen[(word, *rules)] = _entry(facts, "failure", one, sentences, None, source, "")
     return list(seen.values())[:_MOST_FAILURES]
@@ -177,7 +177,7 @@ def _speed(one: Judged) -> float:
 
 
 def _kept(one: Judged | None) -> str:
-    """A candidate's text, or nothing: half a file teaches less than none."""
+    """A candidate's source, or "" if it is too long; it is never truncated."""
     text = one.candidate.source if one else ""
     return text if len(text) <= MAX_SOURCE_CHARACTERS else ""
 

@@ -1,7 +1,7 @@
-"""What calls cost: joules, dollars, which member to run where times tie, and which GPU serves a module's traffic cheapest.
+"""Cost of calls in joules and dollars: picks a member among tied times and the cheapest GPU for a module's traffic.
 
-Prices come from whoever pays them: none is known here. A rented GPU's price per hour holds its electricity already; whoever
-owns one gives the price of a kilowatt-hour, too, or instead.
+The user supplies all prices. A rented GPU's hourly price already includes electricity; for an owned GPU, give the price of a
+kilowatt-hour in addition or instead.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Any
 
 from evaluator.verdict import ShapeResult, Verdict
 
-#: Members within this of the fastest are as fast: their joules decide.
+#: Members within this share of the fastest tie; their energy decides.
 TIE = 0.02
 _JOULES_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True)
 class Prices:
-    """In US dollars.
+    """Prices in US dollars.
 
     Attributes:
-        per_hour: of a device, by the name that its driver gives it.
-        per_kwh: of electricity; None where it is not paid apart.
+        per_hour: hourly price of each device, by its driver name.
+        per_kwh: price of electricity; None if it is not paid separately.
     """
 
     per_hour: Mapping[str, float] = field(default_factory=dict)
     per_kwh: float | None = None
 
     def call_usd(self, device: str, call_us: float, joules: float | None) -> float | None:
-        """What a call costs; None where neither price applies, or electricity has a price and joules are not known."""
+        """Cost of a call; None if neither price applies, or if electricity has a price and the joules are unknown."""
         hourly = self.per_hour.get(device)
         if self.per_kwh is not None and joules is None:
             return None
@@ -42,13 +42,12 @@ class Prices:
 
 
 def energy_aware(times_us: Mapping[str, float], joules: Mapping[str, float], *, within: float = TIE) -> str:
-    """The member to run: of those whose times tie with the fastest, the one that needs least energy.
+    """The member to run: the one with the lowest energy among those that tie with the fastest.
 
     Args:
-        times_us: of each member.
-        joules: of those whose energy was measured; where the fastest one's was not, it is taken, since nothing says that
-            another saves anything.
-        within: how much slower still ties.
+        times_us: time of each member.
+        joules: energy of the measured members; if the fastest was not measured, it is chosen, since no saving can be shown.
+        within: share by which a member may be slower and still tie.
     """
     fastest = min(times_us, key=lambda name: times_us[name])
     if fastest not in joules:
@@ -61,16 +60,16 @@ def energy_aware(times_us: Mapping[str, float], joules: Mapping[str, float], *, 
 
 @dataclass(frozen=True)
 class Serving:
-    """What one device does with the traffic.
+    """Cost and speed of serving the traffic on one device.
 
     Attributes:
         device: its name.
         optimized: whether this is the delivered module; otherwise the reference's best baseline.
-        call_us: mean over the traffic.
-        joules: likewise; None where they were not measured at every shape.
-        usd_per_million: of calls; None where no price is set that applies.
-        shapes: how many there are.
-        is_cheapest: of all lines that have a price.
+        call_us: mean time per call over the traffic.
+        joules: mean joules per call over the traffic; None if not measured at every shape.
+        usd_per_million: dollars per million calls; None without an applicable price.
+        shapes: number of shapes.
+        is_cheapest: whether this is the cheapest of all lines with a price.
     """
 
     device: str
@@ -83,19 +82,19 @@ class Serving:
 
     @property
     def calls_per_dollar(self) -> float | None:
-        """None where no price is set that applies."""
+        """Calls per dollar; None without an applicable price."""
         return 1e6 / self.usd_per_million if self.usd_per_million else None
 
 
 def serving(verdicts: Sequence[Verdict], prices: Prices) -> list[Serving]:
-    """One line for the reference and one for the delivered module on each device that measured them, the cheapest first.
+    """One line for the reference and one for the delivered module per measured device, cheapest first.
 
-    Only shapes that were timed on every device count, so that none is judged by easier ones; each has the weight of the
-    traffic, or all the same where no traffic is known.
+    Only shapes timed on every device count, so all devices are compared on the same shapes. Shapes are weighted by traffic,
+    or equally without known traffic.
 
     Args:
-        verdicts: of one module, each measured on one device; of several of one device the first counts.
-        prices: of whoever asks.
+        verdicts: verdicts on one module, each from one device; the first one per device counts.
+        prices: the user's prices.
     """
     rows: dict[str, dict[tuple[tuple[str, str], ...], ShapeResult]] = {}
     for verdict in verdicts:
@@ -140,7 +139,7 @@ def _line(device: str, rows: list[tuple[ShapeResult, float]], prices: Prices, *,
 
 
 def _joules(row: ShapeResult, side: str) -> float | None:
-    """Of a call, idle power included, from ``shapes[].energy`` of a verdict."""
+    """Joules per call, including idle power, from ``shapes[].energy`` of a verdict."""
     found = ((row.energy or {}).get(side) or {}).get("joules")
     return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else None
 

@@ -1,9 +1,8 @@
-"""The map that shows why one size misleads: how much work a second gets done over two dimensions, reference beside optimized.
+"""Throughput map over two dimensions, reference beside optimized; shows why a single size misleads.
 
-Works on the timed rows of verdicts. Work is counted in points of the grid that the task's sizes span (their product),
-since a verdict knows no operations: right for row kernels and products of matrices, a convention elsewhere. A cell is an
-octave, or less where many shapes were timed; its rate is the geometric mean of the shapes in it, and both panels share one
-scale of colors.
+Uses the timed rows of verdicts. Work is the number of grid points spanned by the task's sizes (their product), since a
+verdict does not record operation counts: exact for row kernels and matrix products, a convention elsewhere. A cell covers one
+octave, or less with many timed shapes; its rate is the geometric mean over its shapes. Both panels share one color scale.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Any
 
 from evaluator.verdict import ShapeResult, Verdict
 
-#: From little to much; the numbers in the cells say the same without color.
+#: From low to high; the numbers in the cells give the same information without color.
 COLORS = ("#f2f5f3", "#d5e6dd", "#aed3c6", "#7fbcb2", "#50a09f", "#2c8089", "#155f70", "#0a3f53")
-#: From this level on, numbers are light.
+#: From this level on, numbers are drawn in a light color.
 _DARK_FROM = 4
 _MOST_CELLS = 16
-#: Shapes per cell of the whole map that make finer cells worth drawing.
+#: Number of shapes from which finer cells are drawn.
 _FINER_FROM = 150
 WIDTH_PX, LEFT_PX, GAP_PX, TOP_PX, BOTTOM_PX = 1040.0, 70.0, 56.0, 46.0, 40.0
 _HIGHEST_CELL_PX = 34.0
@@ -33,10 +32,10 @@ class Point:
 
     Attributes:
         sizes: its varying integer dimensions, in the task's order.
-        dims: all of its dimensions.
-        work: points of the grid.
-        baseline_us: of the fastest baseline.
-        candidate_us: of what was delivered.
+        dims: all dimensions.
+        work: number of grid points.
+        baseline_us: time of the fastest baseline.
+        candidate_us: time of the delivered module.
         decision: ``faster``, ``same``, ``slower`` or ``undecided``.
     """
 
@@ -54,13 +53,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Points:
-    """Shapes that can be compared: all in the same values of their choices.
+    """Comparable shapes: all have the same values of their non-size dimensions.
 
     Attributes:
-        names: of the varying integer dimensions.
+        names: names of the varying integer dimensions.
         points: one per shape.
-        choices: what the others are fixed to, in words; empty where there are none.
-        left_out: rows in other choices.
+        choices: the fixed values of the non-size dimensions, in words; empty if there are none.
+        left_out: number of rows left out, such as those with other choices.
     """
 
     names: tuple[str, ...]
@@ -70,7 +69,7 @@ class Points:
 
 
 def points_of(verdicts: Iterable[Verdict]) -> Points | None:
-    """The timed shapes of some verdicts, the first verdict's row where several have one; None where no size varies."""
+    """The timed shapes of the verdicts; the first verdict with a row for a shape wins. None if no size varies."""
     rows: dict[tuple[tuple[str, str], ...], ShapeResult] = {}
     for verdict in verdicts:
         for row in verdict.shapes:
@@ -96,7 +95,7 @@ def points_of(verdicts: Iterable[Verdict]) -> Points | None:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a panel; `title` is what it says when pointed at."""
+    """One cell of a panel; `title` is its tooltip."""
 
     x_px: float
     y_px: float
@@ -108,7 +107,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Label:
-    """A label of an axis."""
+    """An axis label."""
 
     x_px: float
     y_px: float
@@ -117,7 +116,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Panel:
-    """The map of one side."""
+    """The map of one side: baseline or optimized."""
 
     heading: str
     left_px: float
@@ -128,7 +127,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class RateMap:
-    """What `drawing.draw` draws; all lengths in px of the view box."""
+    """Input of `drawing.draw`; all lengths in px of the view box."""
 
     name: str
     width_px: float
@@ -146,7 +145,7 @@ class RateMap:
 
 
 def rate_map(found: Points, *, name: str = "rates") -> RateMap:
-    """Works out the map.
+    """Compute the map.
 
     Args:
         found: from :func:`points_of`.
@@ -218,7 +217,7 @@ def rate_map(found: Points, *, name: str = "rates") -> RateMap:
 
 @dataclass(frozen=True)
 class _Axis:
-    """A dimension in cells of a fixed number of octaves."""
+    """A dimension divided into cells of a fixed number of octaves."""
 
     index: int
     first: int
@@ -238,7 +237,7 @@ class _Axis:
         return math.floor(math.log2(max(point.sizes[self.index], 1)) / self.step) - self.first
 
     def labels(self, every: float) -> list[tuple[int, str]]:
-        """Where a cell begins, for so few of them that they do not touch."""
+        """Cell numbers and their lower bounds, thinned so that labels do not overlap."""
         stride = max(1, math.ceil(every))
         return [
             (number, f"{2 ** ((self.first + number) * self.step):.0f}")
@@ -248,7 +247,7 @@ class _Axis:
 
 @dataclass(frozen=True)
 class _Scale:
-    """A logarithmic scale of colors and the unit that its numbers are in."""
+    """A logarithmic color scale with the unit of its numbers."""
 
     low: float
     high: float
@@ -268,7 +267,7 @@ class _Scale:
         return min(int(share * len(COLORS)), len(COLORS) - 1)
 
     def short(self, rate: float) -> str:
-        """At most four characters."""
+        """The rate in at most four characters."""
         number = rate / self._unit[0]
         if number >= 9.95:
             return f"{number:.0f}"
@@ -285,7 +284,7 @@ def _unit_of(rate: float) -> tuple[float, str]:
 
 
 def _said(rate: float) -> str:
-    """A rate with a unit of its own, such as ``1.94 × 10⁹``."""
+    """A rate with its own unit, such as ``1.94 × 10⁹``."""
     factor, prefix = _unit_of(rate)
     return f"{rate / factor:.3g} × {prefix}" if prefix else f"{rate:.3g}"
 
@@ -299,7 +298,7 @@ def _cells(found: Points, columns: _Axis, lines: _Axis) -> dict[tuple[int, int],
 
 
 def _axes(found: Points) -> tuple[str, str]:
-    """The two dimensions that vary most, in the task's order: the last of them across, the other up; one twice if alone."""
+    """The two dimensions that vary most: the later one in the task's order across, the other up; a single one twice."""
 
     def octaves(index: int) -> float:
         sizes = [max(point.sizes[index], 1) for point in found.points]

@@ -1,6 +1,6 @@
-"""The ways to run the reference that anybody has, as entries: what the referee measured of them stands in every verdict.
+"""Baselines as portfolio entries, built from the baseline times in the candidates' verdicts.
 
-So what is delivered can fall back to the best baseline at a shape without a judging more, whoever proposed the candidates.
+The delivered module can therefore fall back to the best baseline at a shape without additional judging.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from agent.portfolio.entries import TIE, Entry, eager_speedups, ranked_speedup, 
 from evaluator.sources import TaskSource
 from evaluator.verdict import ShapeResult, Summary
 
-#: Of a log speedup that two medians of the ranking give, at 95 %.
+#: 95 % uncertainty factor of a speedup computed from two medians of the ranking.
 _UNSURE = math.exp(1.96 * 0.02)
 
 
 def baseline_entries(
     task: TaskSource, device: str, entries: Sequence[Entry], judged: Collection[str] = ()
 ) -> list[Entry]:
-    """The compiled reference in each mode and, on a GPU, as a CUDA graph, wherever a candidate was timed against it.
+    """Entries for the compiled reference in each mode and, on a GPU, as a CUDA graph, at the shapes where it was timed.
 
-    One that is nowhere clearly faster than the plain reference and those before it is left out: the dearest to compile come last.
+    A baseline that is nowhere clearly faster than the plain reference and the baselines before it is left out. Those with the
+    longest compile times come last.
 
     Args:
         task: the reference.
         device: "cpu" or "cuda".
         entries: candidates with their verdicts.
-        judged: sha256 of candidates that the referee has spoken of: what was judged itself is not added.
+        judged: sha256 of all judged candidates; a baseline that was judged itself is not added.
     """
     if not entries:
         return []
-    entries = sorted(entries, key=lambda entry: entry.candidate.sha256)  # in whatever order they were judged
+    entries = sorted(entries, key=lambda entry: entry.candidate.sha256)  # independent of judging order
     environment = entries[0].verdict.environment
     found: list[Entry] = []
     known: dict[str, float] = {}
@@ -64,7 +65,7 @@ def baseline_entries(
 
 
 def _ways(task: TaskSource, device: str, threads: int) -> Iterator[tuple[Candidate, str]]:
-    """Each way to run the reference with the name of the baseline that it is, those that compile longest last."""
+    """Each baseline as a candidate, with the referee's name for it; the longest compile times come last."""
     try:
         if device == "cuda":
             source = cuda_graph.cuda_graph_source(task.source, task.name)
@@ -74,12 +75,12 @@ def _ways(task: TaskSource, device: str, threads: int) -> Iterator[tuple[Candida
             source = mode_source(mode, task.source, task.name)
             candidate = Candidate(source, "compiler", mode.label, note=mode.words)
             yield candidate, baseline_name(mode, device, threads)
-    except ProposalFailed:  # its forward cannot be wrapped: the plain reference alone is left
+    except ProposalFailed:  # its forward cannot be wrapped; only the plain reference remains
         return
 
 
 def _rows(entries: Sequence[Entry], baseline: str) -> tuple[ShapeResult, ...]:
-    """A row for each shape where the baseline was timed, by the median over the candidates' verdicts."""
+    """One row per shape where the baseline was timed, with the median over the candidates' verdicts."""
     rows: dict[str, ShapeResult] = {}
     speedups: dict[str, list[float]] = {}
     for entry in entries:

@@ -1,8 +1,8 @@
-"""Where the candidates so far are worst: a nameable group of visible shapes to ask for next.
+"""Finds the group of visible shapes where the candidates so far are worst, as the next target.
 
-An average that grows by one shape alone is worth little to a portfolio with a dispatcher; what pays is a kernel for the
-shapes that no member serves well. A group is one side of one threshold of one dimension, or one value of a choice, so
-that it can be said in a sentence and tested by the same kind of `if` that the dispatcher is made of.
+For a portfolio with a dispatcher, a better average due to one shape is worth little; a kernel for the shapes that no member
+serves well is worth more. A group is one side of a threshold on one dimension, or one value of a choice. It therefore fits in
+one sentence and can be tested by the same kind of `if` that the dispatcher uses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agent.dispatch.domain import dims_key
 from evaluator.verdict import ShapeResult, Verdict
 
 _FEWEST = 2
-#: A group must be this much worse than the rest, or there is nothing to say.
+#: Minimum ratio by which the rest must be faster than a group.
 _WORSE = 1.05
 
 
@@ -26,9 +26,9 @@ class Cluster:
     """A group of shapes.
 
     Attributes:
-        words: which, for example "cols <= 256".
+        words: the condition, for example "cols <= 256".
         shapes: their dimensions.
-        geomean: geometric mean over them of the speedup that is reached there.
+        geomean: geometric mean of the best speedups at these shapes.
         rest: the same over all other shapes.
     """
 
@@ -38,13 +38,13 @@ class Cluster:
     rest: float
 
     def told(self) -> str:
-        """Its words and its shapes, a line each; names and choices in them are the task's own."""
+        """The condition and the shapes, one per line; names and choices come from the task."""
         shapes = (", ".join(f"{name}={value}" for name, value in dims.items()) for dims in self.shapes)
         return "\n".join([self.words, *shapes])
 
 
 def best_by_shape(verdicts: Iterable[Verdict]) -> list[tuple[Mapping[str, Any], float]]:
-    """Per visible shape the best speedup that an accepted candidate reached; the baseline counts as 1."""
+    """The best speedup of any accepted candidate per visible shape; at least 1, the baseline."""
     best: dict[str, tuple[Mapping[str, Any], float]] = {}
     for verdict in verdicts:
         if verdict.verdict != "accepted":
@@ -57,12 +57,12 @@ def best_by_shape(verdicts: Iterable[Verdict]) -> list[tuple[Mapping[str, Any], 
 
 
 def visible_rows(verdict: Verdict) -> list[ShapeResult]:
-    """Timed rows of the shapes that a proposer may see."""
+    """Timed rows of the visible shapes, which proposers may see."""
     return [row for row in verdict.shapes if row.split == "visible" and row.timed and row.speedup]
 
 
 def visible_geomean(verdict: Verdict, within: Sequence[Mapping[str, Any]] | None = None) -> float:
-    """Geometric mean speedup over visible shapes, or over those of them in `within`; 0 without any."""
+    """Geometric mean speedup over the visible shapes, restricted to `within` if given; 0 without any."""
     keys = None if within is None else {dims_key(dims) for dims in within}
     speedups = [
         row.speedup or 0.0 for row in visible_rows(verdict) if keys is None or dims_key(row.dims) in keys
@@ -71,12 +71,12 @@ def visible_geomean(verdict: Verdict, within: Sequence[Mapping[str, Any]] | None
 
 
 def worst_cluster(verdicts: Iterable[Verdict]) -> Cluster | None:
-    """The group of visible shapes with the lowest best speedup; None when no group is clearly worse than the rest."""
+    """The group of visible shapes with the lowest best speedup; None if no group is clearly worse than the rest."""
     return worst_group(best_by_shape(verdicts))
 
 
 def worst_group(shapes: Sequence[tuple[Mapping[str, Any], float]]) -> Cluster | None:
-    """The same for any shapes with the speedup that is reached at each."""
+    """Like `worst_cluster`, for any shapes with their speedups."""
     if len(shapes) < 2 * _FEWEST:
         return None
     found: list[tuple[float, int, str, list[int]]] = []
@@ -86,7 +86,7 @@ def worst_group(shapes: Sequence[tuple[Mapping[str, Any], float]]) -> Cluster | 
             continue
         here = geometric_mean([shapes[place][1] for place in inside])
         if geometric_mean([shapes[place][1] for place in outside]) >= _WORSE * here:
-            # Of groups that are about as bad the larger one is worth more.
+            # Among groups with about the same speedup, prefer the larger one.
             found.append((round(math.log(here), 2), -len(inside), words, inside))
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Accepted candidates with what validation measured, and their order from best to worst."""
+"""Accepted candidates with their validation measurements, and their ranking."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from agent.judging import Further
 from evaluator.fingerprint import platform
 from evaluator.verdict import ShapeResult, Verdict
 
-#: Speeds nearer than this are the same to a user, and a shorter file is easier to trust.
+#: Speeds within this share count as equal for a user; the shorter file wins, since it is easier to trust.
 TIE = 0.02
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An accepted candidate and what validation measured.
+    """An accepted candidate and its validation measurements.
 
     Attributes:
         candidate: the candidate.
         order: its place in the order of arrival.
-        verdict: its validation verdict; `shapes` holds the rows of further rounds, too.
-        asked: shapes of further rounds, by `dims_key`, whether or not they could be timed there.
-        relative_joules: joules of a call over the best baseline's, geometric mean over the shapes where they were measured; None
-            where they were not.
-        baseline: the referee's name of the baseline whose times these are, of what was not judged itself
-            (`agent.portfolio.baselines`); empty for a candidate.
+        verdict: its validation verdict; `shapes` includes the rows of further rounds.
+        asked: shapes requested in further rounds, by `dims_key`, timed or not.
+        relative_joules: joules per call over the best baseline's, geometric mean over the measured shapes; None if not
+            measured.
+        baseline: for an entry that was not judged itself (`agent.portfolio.baselines`), the referee's name of the baseline
+            that supplies the times; empty for a candidate.
     """
 
     candidate: Candidate
@@ -40,13 +40,13 @@ class Entry:
 
     @property
     def geomean(self) -> float:
-        """Geometric mean of the speedups over the best baseline; weighted over the user's own shapes where they are known."""
+        """Geometric mean speedup over the best baseline; weighted over the user's own shapes if known."""
         traffic, summary = self.verdict.summary.traffic, self.verdict.summary
         return float(traffic["geomean_speedup"] if traffic else summary.geomean_speedup or 0.0)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of `geomean`; as wide as can be when the verdict has none."""
+        """95 % interval of `geomean`; (0, inf) if the verdict has none."""
         traffic, summary = self.verdict.summary.traffic, self.verdict.summary
         ci95 = traffic.get("geomean_ci95") if traffic else summary.geomean_ci95
         return (float(ci95[0]), float(ci95[1])) if ci95 else (0.0, math.inf)
@@ -61,21 +61,21 @@ class Entry:
         return {dims_key(row.dims): row.speedup or 0.0 for row in timed_rows(self.verdict)}
 
     def weights(self) -> dict[str, float]:
-        """How much each timed shape counts: all alike without traffic; with it, others as little as the rarest."""
+        """Weight of each timed shape: equal without traffic; with traffic, other shapes get the smallest weight."""
         rows = timed_rows(self.verdict)
         least = min((row.weight for row in rows if row.weight), default=1.0)
         return {dims_key(row.dims): row.weight or least for row in rows}
 
 
 def timed_rows(verdict: Verdict) -> list[ShapeResult]:
-    """The rows of a verdict that carry a speedup."""
+    """The rows of a verdict that have a speedup."""
     return [row for row in verdict.shapes if row.timed and row.speedup]
 
 
 def rank(entries: Sequence[Entry]) -> list[Entry]:
-    """Entries from best to worst; among those within 2 % of the best fewer lines win, then the older one.
+    """Entries from best to worst; among those within 2 % of the best, fewer lines win, then the older one.
 
-    Not within its interval: on a noisy machine that would hand the job to a short and slow candidate.
+    Ties do not use the best entry's interval: on a noisy machine, a short and slow candidate would win.
     """
     left = sorted(entries, key=lambda entry: (-entry.geomean, entry.order))
     ranked: list[Entry] = []
@@ -89,10 +89,10 @@ def rank(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def choose_winner(entries: Sequence[Entry]) -> tuple[Entry, str, str] | None:
-    """The winner, the decision and a sentence; None when there is no entry.
+    """The winner, the decision and a sentence; None without entries.
 
-    Only candidates that are confidently faster than the best baseline win by speed. Without one the best compiler
-    candidate stands in, so that the result is never worse than the compiler.
+    Only candidates that are confidently faster than the best baseline win by speed. If there are none, the best compiler
+    candidate wins, so the result is never worse than the compiler.
     """
     faster = rank([entry for entry in entries if entry.interval[0] > 1.0])
     compiled = [entry for entry in entries if entry.candidate.origin == "compiler"]
@@ -118,7 +118,7 @@ def choose_winner(entries: Sequence[Entry]) -> tuple[Entry, str, str] | None:
 
 
 def tied(entries: Sequence[Entry], most: int) -> list[Entry]:
-    """The fastest and what ties with it, if each is confidently faster than the best baseline; nothing where nothing ties."""
+    """The fastest entry and those that tie with it, all confidently faster than the best baseline; empty without a tie."""
     faster = sorted(
         (entry for entry in entries if entry.interval[0] > 1.0),
         key=lambda entry: (-entry.geomean, entry.order),
@@ -128,7 +128,7 @@ def tied(entries: Sequence[Entry], most: int) -> list[Entry]:
 
 
 def with_further(entry: Entry, further: Sequence[Further]) -> list[Entry]:
-    """The entry with the rows of further rounds; none at all if it was rejected in one of them."""
+    """The entry with the rows of further rounds, as a list; empty if one of them rejected it."""
     if any(one.verdict.verdict not in ("accepted", "not_judged") for one in further):
         return []
     rows = [row for one in further for row in timed_rows(one.verdict)]
@@ -138,7 +138,7 @@ def with_further(entry: Entry, further: Sequence[Further]) -> list[Entry]:
 
 
 def wins_everywhere(validations: Sequence[Verdict]) -> bool:
-    """Whether at every validation shape some candidate is confidently faster than the best baseline."""
+    """Whether every validation shape has a candidate that is confidently faster than the best baseline."""
     best: dict[str, float] = {}
     for verdict in validations:
         for row in timed_rows(verdict):
@@ -148,14 +148,14 @@ def wins_everywhere(validations: Sequence[Verdict]) -> bool:
 
 
 def ranked_speedup(row: ShapeResult, baseline: str) -> float | None:
-    """A baseline's speed against the best one at a row's shape, both from the round that ranked them; None if it was not timed."""
+    """A baseline's speed relative to the best one at a row's shape, from the ranking round; None if not timed."""
     own_us = (row.baselines.get(baseline) or {}).get("median_us")
     best_us = (row.baselines.get(row.best_baseline or "") or {}).get("median_us") or row.baseline_us
     return float(best_us) / float(own_us) if own_us and best_us else None
 
 
 def eager_speedups(verdict: Verdict) -> dict[str, float]:
-    """Speed of the plain reference at the process's own number of threads against the best baseline, by `dims_key`."""
+    """Speed of the plain reference at the process's thread count relative to the best baseline, by `dims_key`."""
     threads = verdict.environment.get("threads")
     found = {}
     for row in timed_rows(verdict):
@@ -172,7 +172,7 @@ def speed_text(entry: Entry) -> str:
 
 
 def of_one_platform(entries: Sequence[Entry]) -> list[Entry]:
-    """Those measured on the platform on which most were; among equals where the last one was, since the job is there now."""
+    """The entries measured on the most common platform; ties go to the latest one, where the job runs now."""
     keys = [platform(entry.verdict.environment) for entry in entries]
     if not keys:
         return []

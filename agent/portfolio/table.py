@@ -1,7 +1,7 @@
-"""What was measured, candidate by shape: log speedups over the best baseline of the shape, with their errors.
+"""Table of measurements by shape and candidate: log speedups over each shape's best baseline, with errors.
 
-Every timing of a verdict is a pair with the best baseline, so the ratio is what is known well; the reference's own place comes
-from the round in which all baselines were ranked. Cells may be missing: not every candidate is timed everywhere.
+Every timing in a verdict is paired with the best baseline, so the ratio is precise. The reference's own speed comes from the
+ranking round of all baselines. Cells may be missing, since not every candidate is timed at every shape.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from evaluator.verdict import ShapeResult
 Array = npt.NDArray[np.float64]
 
 _Z975 = 1.96
-#: A process is off by 1 to 2 % for as long as it lives (`evaluator.timing.statistics`), which one pair cannot show.
+#: Each process has a constant bias of 1 to 2 % (`evaluator.timing.statistics`), which a single pair cannot reveal.
 _ERROR_OF_A_PAIR = 0.01
-#: Of the reference's own place: a median over some rounds of ranking.
+#: Error of the reference's own speed, a median over a few ranking rounds.
 _ERROR_OF_RANKING = 0.02
 
 
 @dataclass(frozen=True)
 class Table:
-    """Log speedups over the best baseline, one row a shape, one column a candidate.
+    """Log speedups over the best baseline, one row per shape and one column per candidate.
 
     Attributes:
         shapes: the rows.
-        weights: how much each shape counts; their sum is 1.
+        weights: weight of each shape; they sum to 1.
         entries: the columns.
-        gains: log speedups (shapes x entries), NaN where nothing was timed.
-        errors: standard errors of `gains`, NaN alike.
-        reference: log speedup of the plain reference at each shape; 0 where it was not timed, as if it were the best baseline.
+        gains: log speedups (shapes x entries), NaN if not timed.
+        errors: standard errors of `gains`, NaN if not timed.
+        reference: log speedup of the plain reference at each shape; 0 if not timed, as if it were the best baseline.
     """
 
     shapes: tuple[Mapping[str, Any], ...]
@@ -49,7 +49,7 @@ class Table:
 
     @property
     def filled(self) -> Array:
-        """`gains` without gaps: what was not timed is credited with no more than the reference, or its own mean if that is less."""
+        """`gains` with missing cells set to the reference's gain or the candidate's own mean, whichever is less."""
         filled = self.gains.copy()
         for column in range(filled.shape[1]):
             missing = np.isnan(filled[:, column])
@@ -60,12 +60,12 @@ class Table:
         return filled
 
     def deployable(self, column: int) -> bool:
-        """Whether an entry is a way to run the reference that anybody could have: a mode of the compiler, a graph."""
+        """Whether an entry is a standard way to run the reference: a compiler mode or a CUDA graph."""
         return self.entries[column].candidate.origin == "compiler"
 
 
 def tabulate(entries: Sequence[Entry]) -> Table:
-    """The table of these candidates over every shape where at least one of them was timed."""
+    """The table of these candidates over all shapes where at least one was timed."""
     rows = [{dims_key(row.dims): row for row in timed_rows(entry.verdict)} for entry in entries]
     keys = list(dict.fromkeys(key for found in rows for key in found))
     shapes = [next(found[key].dims for found in rows if key in found) for key in keys]
@@ -90,7 +90,7 @@ def tabulate(entries: Sequence[Entry]) -> Table:
 
 
 def error_of(row: ShapeResult) -> float:
-    """Standard error of a row's log speedup, from the wider half of its interval; a row without one is worth little."""
+    """Standard error of a row's log speedup, from the wider half of its interval; 0.1 without a valid interval."""
     if not row.speedup or not row.ci95 or not 0 < row.ci95[0] <= row.ci95[1]:
         return 0.1
     middle, low, high = (math.log(value) for value in (row.speedup, *row.ci95))
@@ -103,8 +103,8 @@ def bounds(
 ) -> tuple[float, float]:
     """Weighted mean of log gains over some shapes and its lower 95 % bound.
 
-    Shapes differ by more than noise, so the error is at least what their spread says of the mean. One shape alone says nothing
-    of others, so it must be clear: `single` is taken off its bound.
+    Shapes differ by more than noise, so the error is at least the standard error implied by their spread. A single shape says
+    nothing about others, so `single` is subtracted from its bound.
 
     Returns:
         Mean and lower bound; minus infinity for no shape.

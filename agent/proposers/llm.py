@@ -1,7 +1,7 @@
 """Candidates from language models: first attempts with one round of repair or improvement each, then rounds of search.
 
-Every request with its reply is recorded before anything is judged, so a resumed job replays it and pays nothing.
-What a model sees of the referee: its own verdict on visible and adversarial shapes, never validation or held-out figures.
+Every request and reply is recorded before judging, so a resumed job replays them at no cost.
+A model sees only its own verdict on visible and adversarial shapes, never validation or held-out figures.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DETAIL_CHARACTERS = 3000
 _REASON_CHARACTERS = 300
 _ROUNDS = 2
 _NOTES = 2
-_ENOUGH = 1.05  # below this speedup an accepted candidate gets a round of improvement as "not faster yet"
+_ENOUGH = 1.05  # below this speedup, the prompt says "not faster yet"
 _PROBLEMS = {
     "empty": "Your answer was empty.",
     "truncated": "Your answer was cut off at the token limit before the file was complete. Be brief.",
@@ -50,22 +50,22 @@ _PROBLEMS = {
 
 
 class LLMProposer:
-    """Origin `llm`, and `policy` for a model of our own.
+    """Proposes with language models: origin `llm`, or `policy` for a model that this project trained.
 
-    Up to `in_flight` attempts go on at once: while one's candidate is compiled and timed, the answers of others arrive.
-    What an attempt asks depends on its own verdict and on what was known when the first request was made, so the order
-    in which answers arrive changes no prompt. A policy's follow-up shows what is accepted by then, whoever wrote it: that is drawn
-    once and recorded, and with several attempts at a time it does depend on the order.
+    Up to `in_flight` attempts run concurrently: answers arrive while other candidates are compiled and timed.
+    An attempt's prompts depend only on its own verdict and on what was known at the first request, so the order of
+    answers changes no prompt. A policy's follow-up shows the candidates accepted so far, from any origin; this selection is
+    drawn once and recorded, and with concurrent attempts it does depend on the order.
 
     Args:
-        models: which models to ask, each for at most its `samples` attempts; `agent.providers.choice` says in which order.
-        budget: its `usd` and `tokens` are limits over all models and attempts at the job.
-        strategy: how the search goes on after the first attempts; None leaves it at those.
-        start_from: a kernel of the user's own to make a candidate of; a whole candidate is judged by the job instead.
-        in_flight: attempts at a time.
+        models: models to use, each for at most `samples` attempts; `agent.providers.choice` sets the order.
+        budget: `usd` and `tokens` limit all models and attempts of the job together.
+        strategy: settings for the search after the first attempts; None omits the search.
+        start_from: a user's kernel to turn into a candidate; the job itself judges a complete candidate.
+        in_flight: number of concurrent attempts.
         origin: "llm" or "policy".
-        provide: makes the provider of a model; a replay brings one that answers from the record alone.
-        witness: is told of every request, see `ModelClient`.
+        provide: creates a model's provider; a replay passes one that answers only from the record.
+        witness: notified of every request, see `ModelClient`.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class LLMProposer:
         """See `Asks.offers`.
 
         Raises:
-            ProposalFailed: when no request of any model was answered, with the last reason.
-            AnswersAwaited: when a batch has no answers yet.
+            ProposalFailed: if no model answered any request; gives the last failure.
+            AnswersAwaited: if a batch has no answers yet.
         """
         batches = sum(choice.samples for choice in self._models if choice.provider == "batch")
-        in_flight = max(self._in_flight, batches)  # all requests of a batch belong into one file
+        in_flight = max(self._in_flight, batches)  # all requests of a batch go into one file
         client = ModelClient(
             context.store,
             self._models,
@@ -115,7 +115,7 @@ class LLMProposer:
             seed = self._strategy.seed
             first = _First(client, context, self.origin, in_flight, self._start_from, seed)
             yield from first.candidates()
-            while context.others_wait():  # a search goes on from what all have brought
+            while context.others_wait():  # the search starts from the candidates of all proposers
                 yield None
             if first.awaited:
                 raise AnswersAwaited(first.awaited)
@@ -135,7 +135,7 @@ class LLMProposer:
         ).run()
 
     def _tell(self, client: ModelClient) -> None:
-        """Tell how the requests went."""
+        """Report the outcomes of the requests."""
         outcomes = client.outcomes
         if outcomes:
             told = ", ".join(f"{count} {what}" for what, count in sorted(outcomes.items()))
@@ -147,7 +147,7 @@ class LLMProposer:
 
 @dataclass
 class _Attempt:
-    """One conversation: `round` counts its requests, `waiting` is the answer, None while the budget has no room."""
+    """One conversation: `round` counts its requests; `waiting` is the pending answer, None if the budget has no room."""
 
     model: int
     sample: int
@@ -177,13 +177,13 @@ class _First:
         self._in_flight = in_flight
         self._start_from = start_from
         self._seed = seed
-        # A policy is asked in the form that it was trained on, also after its first answer (`agent.strategy.contrast`).
+        # A policy gets prompts in its training format, follow-ups included (`agent.strategy.contrast`).
         self._trained = origin == "policy"
         self.standings = [
             Standing(choice.samples if varies(choice) or not self._trained else min(choice.samples, 1))
             for choice in client.models
         ]
-        #: Digests of what each model was asked.
+        #: Digests of the prompts sent to each model.
         self.told: list[set[str]] = [set() for _ in client.models]
         self.awaited = ""
         self._attempts: list[_Attempt] = []
@@ -191,12 +191,12 @@ class _First:
         self._times: Mapping[str, str] = {}
 
     def candidates(self) -> Iterator[Candidate | None]:
-        """Candidates as their answers arrive; None instead of waiting for them while others have something to do."""
+        """Yield candidates as answers arrive; yield None instead of blocking while other proposers have work."""
         self._times = self._client.records.recall(
             "baseline times", lambda: baseline_times(self._context) or {"": ""}
         )
         self._begin()
-        # Files of requests are whole before anything else of the job begins.
+        # Complete the request files before the rest of the job begins.
         batches = [one for one in self._attempts if self._client.models[one.model].provider == "batch"]
         wait([one.waiting for one in batches if one.waiting is not None], LOOK_S)
         while True:
@@ -212,12 +212,12 @@ class _First:
             yield from self._answered(attempt)
 
     def _begin(self) -> None:
-        """Start attempts while there is room for them."""
+        """Start attempts up to the `in_flight` limit."""
         while len(self._attempts) < self._in_flight and not any(
             one.waiting is None for one in self._attempts
         ):
             self._begun += 1
-            # Drawn once: it depends on what was measured so far, and on a resume that is more.
+            # Recorded: the choice depends on the measurements so far, and a resumed job has more of them.
             index = self._client.records.recall(f"choice {self._begun}", self._choose)
             if index < 0 or not self.standings[index].open:
                 self._begun -= 1
@@ -235,7 +235,7 @@ class _First:
         return opening(self._context, self._times, self._start_from, shown=files)
 
     def _ask(self, attempt: _Attempt) -> bool:
-        """Send the attempt's next request; False while the budget has no room for it."""
+        """Send the attempt's next request; False if the budget has no room for it."""
         attempt.waiting = self._client.ask(self._request(attempt), attempt.model, attempt.messages)
         if attempt.waiting is None:
             return False
@@ -254,7 +254,7 @@ class _First:
         return bool(under_way) and not any(waiting.done() for waiting in under_way)
 
     def _next(self) -> _Attempt | None:
-        """The first attempt with an answer; None when there will be none, or the job is to come to its end."""
+        """The first attempt with an answer; None if no answer is pending or the job must end."""
         while True:
             under_way: list[Future[Reply]] = []
             for attempt in self._attempts:
@@ -271,7 +271,7 @@ class _First:
                 return None
 
     def _answered(self, attempt: _Attempt) -> Iterator[Candidate]:
-        """Look at an answer, yield its candidate, and ask on with what the referee said."""
+        """Process an answer: yield its candidate, then follow up with the referee's verdict."""
         choice = self._client.models[attempt.model]
         try:
             assert attempt.waiting is not None
@@ -309,11 +309,11 @@ class _First:
             and attempt.shown
             and self._asked_beside(attempt, fewer(attempt.shown))
         ):
-            return  # they left no room for an answer, as training sees to it
+            return  # the shown candidates left no room for an answer; training drops some too
         self.standings[attempt.model].finished(attempt.speedup)
 
     def _asked_beside(self, attempt: _Attempt, shown: tuple[Judged, ...]) -> bool:
-        """Go on with a prompt that shows these; False where the model was asked it before, and would say the same."""
+        """Continue with a prompt that shows these candidates; False if it would repeat a prompt to a deterministic model."""
         messages = self._opening(shown)
         told, choice = messages_sha256(messages), self._client.models[attempt.model]
         if told in self.told[attempt.model] and not varies(choice):
@@ -324,7 +324,7 @@ class _First:
         return True
 
     def _drawn(self, attempt: _Attempt) -> tuple[Judged, ...]:
-        """What the next request shows of what has been judged by now, which a resumed job finds again."""
+        """Draw the judged candidates that the next request shows; recorded, so a resumed job gets the same ones."""
         store = self._context.store
         now = [one.candidate.sha256 for one in judged_in(store, store.candidates())]
         generator, known = recorded(store, f"shown/{self._request(attempt)}", now, self._seed)
@@ -350,14 +350,14 @@ class _First:
         self._client.failed(choice, error)
         standing.finished(attempt.speedup)
         if error.kind == "authentication":
-            standing.refused = True  # the next sample would fail alike
+            standing.refused = True  # the next sample would fail the same way
 
     def _request(self, attempt: _Attempt) -> str:
         return f"{self._origin}/{attempt.model + 1}/{attempt.sample}/{attempt.round}"
 
 
 def speedup_of(verdict: Verdict | None) -> float:
-    """The geometric mean speedup of an accepted screen verdict, 0 of any other."""
+    """The geometric mean speedup of an accepted screen verdict, else 0."""
     if verdict is None or verdict.verdict != "accepted":
         return 0.0
     return verdict.summary.geomean_speedup or 0.0
@@ -369,17 +369,17 @@ def opening(
     start_from: str | None = None,
     shown: Sequence[Judged] | None = None,
 ) -> list[Message]:
-    """The conversation's beginning: rules, the task, its space, and the visible shapes with the times to beat.
+    """The first messages: rules, the task, its space, and the visible shapes with the times to beat.
 
-    `times` is what `baseline_times` found when the job first asked. A kernel in `start_from` that is no candidate yet is
-    shown with it, to be wrapped or ported. With `shown`, be it empty, the prompt is the one that `rl` trains on: these accepted
-    candidates with their speeds, from the slower to the faster, and answers in parts.
+    `times` is the result of `baseline_times` at the job's first request. A kernel in `start_from` that is not a complete
+    candidate is shown too, to be wrapped or ported. With `shown` (even empty), the prompt has the format that `rl` trains on:
+    these accepted candidates with their speedups, slowest first, and answers in parts.
     """
     visible = (context.description.get("shapes") or {}).get("visible") or []
     strata = (context.description.get("strata") or {}).get("visible") or [None] * len(visible)
     device_name = DEVICES.get(context.device, context.device)
     notes = fill("device_cuda" if context.device == "cuda" else "device_cpu")
-    # `rl` trains with neither a profile nor lessons in the prompt.
+    # The prompts in `rl` training contain neither a profile nor lessons.
     known = context.background if shown is None else None
     more = (known.of_profile(_NOTES), known.of_memory()) if known else ()
     more_of = {} if shown is None else {"shown": [_as_shown(one) for one in shown]}
@@ -407,7 +407,7 @@ def _as_shown(one: Judged) -> dict[str, Any]:
 
 
 def after_verdict(verdict: Verdict | None) -> str:
-    """The next user message after a screen verdict; empty when there is nothing to learn from it."""
+    """The next user message after a screen verdict; empty if the verdict says nothing about the candidate."""
     if verdict is None or verdict.verdict in ("not_judged", "task_rejected"):
         return ""
     if verdict.verdict == "accepted":
@@ -432,7 +432,7 @@ def after_verdict(verdict: Verdict | None) -> str:
 
 
 def baseline_times(context: ProposalContext) -> dict[str, str]:
-    """Best baseline per visible shape, from any candidate that was screened before."""
+    """Best baseline time per visible shape, from the first screened candidate that has timings."""
     for candidate in context.store.candidates():
         verdict = context.store.verdict(candidate.sha256, "screen")
         rows = visible_rows(verdict) if verdict else []

@@ -1,13 +1,13 @@
-"""A job kept in a plain folder, for `kernelwright optimize` and for tests.
+"""A job store in a plain folder, for `kernelwright optimize` and for tests.
 
     candidates/00001-<sha256>.json    in order of arrival
     verdicts/<sha256>.<phase>.json
     steps/<name>.json
-    events.jsonl                      one line an event
-    stop                              its text is the reason to stop, when the file is there
+    events.jsonl                      one event per line
+    stop                              present if the job must stop; its text is the reason
 
-Every file is written beside its place, flushed to the disk and then linked into place, so a reader (or the same job
-after a SIGKILL) sees a whole file or none. A lock file lets a second process add external candidates meanwhile.
+Every file is written under a temporary name, flushed to disk and then linked into place, so a reader (or the same job
+after a SIGKILL) sees a complete file or none. A lock file lets a second process add external candidates concurrently.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FolderStore:
     """`agent.store.JobStore` on a folder.
 
     Args:
-        folder: made when it does not exist; an existing one is resumed.
+        folder: created if missing; an existing one is resumed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -107,7 +107,7 @@ class FolderStore:
             file.write(json.dumps(event).encode() + b"\n")
 
     def events(self) -> list[dict[str, Any]]:
-        """Every event so far, oldest first: {"id", "time", "name", "data"}."""
+        """All events so far, oldest first: {"id", "time", "name", "data"}."""
         if not self._events_path.exists():
             return []
         with open(self._events_path, "rb") as file:
@@ -165,7 +165,7 @@ class FolderStore:
             raise StoreCorrupt(f"{path} is not JSON: {error}") from error
 
     def _write_new(self, path: Path, value: object) -> bool:
-        """Write `value` as JSON unless `path` exists; False if it does. Never shows a reader half a file."""
+        """Write `value` as JSON unless `path` exists; False if it does. Readers never see a partial file."""
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
         try:
             with os.fdopen(descriptor, "w") as file:
@@ -200,12 +200,12 @@ class FolderStore:
 
 
 def _occasion(data: dict[str, Any]) -> tuple[str, int] | None:
-    """What makes a repeated `budget.spent` the same one."""
+    """The key that identifies a repeated `budget.spent` event."""
     return (str(data["request"]), int(data.get("try") or 0)) if data.get("request") else None
 
 
 def _event_in(line: bytes) -> dict[str, Any] | None:
-    """The event of a line; None for half a line, left by a killed writer."""
+    """The event of a line; None for a partial line left by a killed writer."""
     try:
         event = json.loads(line)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Which change paid: the changes of a winner against its ancestor are undone one at a time, and each is judged.
+"""Ablation: undoes a winner's changes against its ancestor one at a time and judges each result.
 
-A change is a block of lines that differs, and undoing it is done by text alone; what does not parse without it is left out, and
-what does not work without it is told as needed. What is learnt is a measured factor with its sentence, not an opinion: models
-that explain a speedup after the fact are often wrong.
+A change is a block of differing lines and is undone as plain text. Results that do not parse are skipped; a change without
+which the file does not work is reported as needed. A lesson is a measured factor with a sentence, not an opinion: models that
+explain a speedup after the fact are often wrong.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from evaluator.verdict import Verdict
 if TYPE_CHECKING:
     from agent.store import JobStore
 
-#: Factors nearer to 1 than this are noise of a screen.
+#: Factors closer to 1 than this are screening noise.
 _NOISE = 1.03
-#: Comparing takes time that grows with the square of the lines, and somebody may write a hundred thousand equal ones.
+#: Diff time grows with the square of the line count, and a file may have a hundred thousand equal lines.
 _MOST_LINES = 2000
 _COMMENT = re.compile(r"(^|\s)(#|//)\s.*$")
 ABLATED_STEPS = "made-by-ablation/"
-"""Steps that name a candidate made by undoing a change, by its sha256: its failure teaches nobody."""
+"""Steps that mark candidates made by undoing a change, by sha256; their failures are not lessons."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """One sentence and what it rests on.
+    """One sentence and its evidence.
 
     Attributes:
         kind: "change_paid", "change_did_not_pay" or "change_is_needed".
-        sentence: for a prompt of another job; holds no source and no name of the task, since those are a user's own.
-        factor: measured speed with the change over without it; None where without it the result was wrong.
+        sentence: for prompts of other jobs; contains neither source nor the task's name, which belong to the user.
+        factor: measured speed with the change over speed without it; None if the file fails without it.
         before_sha256: the candidate without the change.
         after_sha256: the candidate with it.
     """
@@ -50,19 +50,19 @@ class Lesson:
     after_sha256: str
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
+        """The lesson as a JSON value."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Change:
-    """One block of lines that a winner has otherwise than its ancestor.
+    """One block of lines that differs between a winner and its ancestor.
 
     Attributes:
-        number: from 1, from top to bottom.
-        begin, end: lines of the winner, from 0, `end` not included.
-        before: the ancestor's lines there.
-        after: the winner's.
+        number: from 1, top to bottom.
+        begin, end: line range in the winner, from 0, `end` excluded.
+        before: the ancestor's lines.
+        after: the winner's lines.
     """
 
     number: int
@@ -73,12 +73,12 @@ class Change:
 
     @property
     def technique(self) -> str:
-        """What it is about, in words of our own."""
+        """The technique of the change, in this project's own words."""
         return technique("\n".join([*self.after, *self.before]))
 
 
 def changes(ancestor: str, winner: str) -> list[Change]:
-    """The changes between two files; comments and blank lines alone are none. None of files that are very long."""
+    """The changes between two files, ignoring comments and blank lines; empty for files over `_MOST_LINES` lines."""
     before, after = ancestor.splitlines(), winner.splitlines()
     if max(len(before), len(after)) > _MOST_LINES:
         return []
@@ -87,7 +87,7 @@ def changes(ancestor: str, winner: str) -> list[Change]:
     for tag, a_begin, a_end, b_begin, b_end in matcher.get_opcodes():
         if tag == "equal":
             continue
-        if blocks and not _meaning(after[blocks[-1][3] : b_begin]):  # nothing but blank lines between them
+        if blocks and not _meaning(after[blocks[-1][3] : b_begin]):  # no code lines between them
             blocks[-1][1], blocks[-1][3] = a_end, b_end
         else:
             blocks.append([a_begin, a_end, b_begin, b_end])
@@ -100,7 +100,7 @@ def changes(ancestor: str, winner: str) -> list[Change]:
 
 
 def undo(winner: str, change: Change) -> str | None:
-    """The winner with one change taken back; None where that is no file of Python any more."""
+    """The winner with one change undone; None if the result does not parse as Python."""
     lines = winner.splitlines()
     lines[change.begin : change.end] = change.before
     source = "\n".join(lines) + "\n"
@@ -119,10 +119,10 @@ def lesson(
     without: Verdict,
     device: str,
 ) -> Lesson | None:
-    """What the verdict of the file without a change teaches; None where that could not be judged.
+    """The lesson from judging the file without a change; None if it could not be judged or compared.
 
     Args:
-        change: what was undone.
+        change: the undone change.
         winner_sha256: the file with it.
         without_sha256: the file without it.
         winner: verdict of the file with it.
@@ -159,7 +159,7 @@ def lesson(
 
 
 def first_paid(lessons: Sequence[Lesson]) -> Lesson | None:
-    """The change that paid most."""
+    """The lesson with the largest factor among changes that paid, or None."""
     paid = [one for one in lessons if one.kind == "change_paid" and one.factor is not None]
     return max(paid, key=lambda one: one.factor or 0.0, default=None)
 
@@ -170,7 +170,7 @@ def _common(first: Verdict, second: Verdict) -> list[Mapping[str, Any]]:
 
 
 def _meaning(lines: Sequence[str]) -> list[str]:
-    # A comment's mark is followed by a blank: `#pragma` and `#include` in a kernel's text mean something.
+    # Comments need a space after the marker: `#pragma` and `#include` in a kernel are code.
     stripped = (_COMMENT.sub("", line).strip() for line in lines)
     return [line for line in stripped if line]
 
@@ -180,7 +180,7 @@ def _device(device: str) -> str:
 
 
 def keep(store: JobStore, lesson: Lesson) -> None:
-    """Keep a lesson as a step of the job; `agent.memory.lessons` makes entries of them when the job has ended."""
+    """Store a lesson as a step; `agent.memory.lessons` turns these into entries after the job ends."""
     name = f"{LESSON_STEPS}{lesson.after_sha256[:16]}/{lesson.before_sha256[:16]}"
     if store.step(name) is None:
         store.finish_step(name, lesson.to_json())

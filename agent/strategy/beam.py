@@ -1,8 +1,8 @@
-"""Which candidates a round goes on from, and in which mode.
+"""Selects the parents of a search round and their modes.
 
-Speed mode goes on from accepted candidates, the fastest at the shapes in view first and near-copies of one already taken
-last. Repair mode takes what failed, newest first, until a few repairs have failed too. With a beam of two or more one place
-is kept for a repair while nothing or only one thing has been accepted, and the places that are left go the same way.
+Speed mode takes accepted candidates, the fastest at the target shapes first and near-copies of a chosen one last. Repair mode
+takes failed candidates, newest first, until a few repairs have failed too. With a beam of two or more, one place is reserved
+for a repair while at most one candidate is available for speed mode; unused places also go to repairs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_REPAIRS = 2
 _REPAIRABLE = frozenset(
     {"incorrect", "compile_error", "runtime_error", "timeout", "out_of_memory", "contract_violation"}
 )
-#: An answer holds the whole file, which no model writes down at such a length.
+#: An answer contains the whole file, and models do not reproduce longer files.
 LONGEST_PARENT_CHARACTERS = 60_000
 #: Beam members more alike than this are one lineage.
 _ALIKE = 0.9
@@ -27,10 +27,10 @@ _ALIKE = 0.9
 
 @dataclass(frozen=True)
 class Parent:
-    """A candidate to go on from.
+    """A candidate to improve or repair.
 
     Attributes:
-        judged: it and its verdict.
+        judged: the candidate and its verdict.
         mode: "speed" for an accepted one, else "repair".
     """
 
@@ -43,8 +43,8 @@ def select(judged: Sequence[Judged], beam: int, cluster: Cluster | None = None) 
 
     Args:
         judged: everything judged so far, in order of arrival.
-        beam: how many.
-        cluster: shapes to be fast at; None is all visible ones.
+        beam: maximum number of parents.
+        cluster: target shapes; None means all visible ones.
     """
     speed = [Parent(one, "speed") for one in _fastest(judged, beam, cluster)]
     repair = [Parent(one, "repair") for one in _repairable(judged)]
@@ -57,7 +57,7 @@ def _fastest(judged: Sequence[Judged], count: int, cluster: Cluster | None) -> l
     def speed(one: Judged) -> float:
         if cluster is None:
             return one.speedup
-        # Half for the cluster: a kernel that is good nowhere else may still be the one for these shapes.
+        # The cluster counts half: a kernel that is slow elsewhere may still be the best for these shapes.
         return (visible_geomean(one.verdict, cluster.shapes) * one.speedup) ** 0.5
 
     timed = [one for one in judged if one.speedup > 0 and editable(one)]
@@ -74,14 +74,14 @@ def _fastest(judged: Sequence[Judged], count: int, cluster: Cluster | None) -> l
 
 
 def editable(one: Judged) -> bool:
-    """Compiler modes wrap the reference in one call: there is nothing in them to change."""
+    """Whether a model can edit the file; False for long files and for compiler modes, which only wrap the reference."""
     if len(one.candidate.source) > LONGEST_PARENT_CHARACTERS:
         return False
     return not (one.candidate.origin == "compiler" and "torch.compile(" in one.candidate.source)
 
 
 def _repairable(judged: Sequence[Judged]) -> list[Judged]:
-    """Failures of models and people, newest first, without those that were repaired or given up."""
+    """Failed model and external candidates, newest first, except those already repaired or given up."""
     by_sha = {one.candidate.sha256: one for one in judged}
     parents = {one.candidate.parent_sha256 for one in judged}
     return [
@@ -90,13 +90,13 @@ def _repairable(judged: Sequence[Judged]) -> list[Judged]:
         if one.verdict.verdict in _REPAIRABLE
         and one.candidate.origin in ("llm", "policy", "external")
         and len(one.candidate.source) <= LONGEST_PARENT_CHARACTERS
-        and one.candidate.sha256 not in parents  # its own repair is the one to go on from
+        and one.candidate.sha256 not in parents  # continue from its repair instead
         and _failures_in_a_row(one, by_sha) <= MAX_REPAIRS
     ]
 
 
 def _failures_in_a_row(one: Judged, by_sha: Mapping[str, Judged]) -> int:
-    """How many failed ancestors a failure has, itself included."""
+    """Length of the chain of failures that ends in this one, itself included."""
     count = 0
     current: Judged | None = one
     seen: set[str] = set()

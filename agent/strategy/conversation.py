@@ -1,7 +1,8 @@
-"""One proposal of the search: critic -> plan -> code -> refused once if it was tried before.
+"""One proposal of the search: critic -> plan -> code -> rejected once if it was tried before.
 
-What it asks depends on what was known when its round began and on its own answers alone, so several proposals of a round are
-asked for at once and a job that is resumed or replayed asks the same. A model sees measurements at visible shapes alone.
+Its prompts depend only on what was known when its round began and on its own answers. Several proposals of a round can
+therefore run concurrently, and a resumed or replayed job sends the same prompts. A model sees measurements at visible shapes
+only.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from agent.strategy_settings import Strategy
 
 QUOTED_CHARACTERS = 60_000
-"""Of an answer, when the conversation goes on: what a model says is paid for twice."""
+"""Maximum characters of an answer quoted in the follow-up, where it is paid for a second time."""
 DEVICES = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}
 _HISTORY = 5
 _NOTES = 2
@@ -41,14 +42,14 @@ _PLAN_CHARACTERS = 2500
 
 @dataclass(frozen=True)
 class Round:
-    """What all proposals of a round share.
+    """State shared by all proposals of a round.
 
     Attributes:
         number: from 1.
-        judged: everything judged when it began.
-        cluster: the shapes to win, if any stand out.
-        retold: the beginning of a conversation (rules, task, shapes) with candidates that it shows, or none.
-        changes: what critics asked for in this round, by the sha256 of the parent.
+        judged: everything judged when the round began.
+        cluster: the shapes to improve, if any stand out.
+        retold: builds the first messages (rules, task, shapes) with the given candidates shown, possibly none.
+        changes: changes requested by critics in this round, by the sha256 of the parent.
     """
 
     number: int
@@ -59,16 +60,16 @@ class Round:
 
 
 class Conversation:
-    """Asks one model for one change of one parent.
+    """Requests one change to one parent from one model.
 
     Args:
-        context: of the proposer.
-        client: asks, and waits for the answers.
+        context: the proposer's context.
+        client: sends the requests and waits for the answers.
         strategy: settings.
-        problems: what to say to an answer without a candidate, by `Extraction.problem`.
-        origin: of what is proposed.
-        model: index of the model at the client.
-        step: names of its requests begin with it.
+        problems: replies to an answer without a candidate, by `Extraction.problem`.
+        origin: origin of the candidate.
+        model: index of the model in the client.
+        step: prefix of its request names.
     """
 
     def __init__(
@@ -92,14 +93,14 @@ class Conversation:
 
     @staticmethod
     def requests(step: str) -> tuple[str, ...]:
-        """Names of all requests that a proposal may make."""
+        """Names of all requests that a proposal may send."""
         return tuple(f"{step}/{name}" for name in ("critic", "plan", "code/1", "code/2"))
 
     def propose(self, this: Round, parent: Parent, shown: Exemplars) -> Candidate | None:
-        """The candidate; None when the budget has no room, the model refuses, or says nothing new twice.
+        """The candidate; None if the budget has no room, the model refuses, or neither of two answers is new.
 
         Raises:
-            ProviderError: when a request fails.
+            ProviderError: if a request fails.
         """
         diagnosis: Diagnosis | None = None
         if parent.mode == "speed":
@@ -148,7 +149,7 @@ class Conversation:
         return made
 
     def _diagnose(self, this: Round, parent: Parent) -> Diagnosis | None:
-        """The critic's word, from a conversation of its own: it has not written the code that it judges."""
+        """The critic's diagnosis, from a separate conversation: the critic did not write the code it judges."""
         if not self._strategy.critic:
             return None
         others = this.changes.setdefault(parent.judged.candidate.sha256, [])
@@ -188,7 +189,7 @@ class Conversation:
         source, background = parent.judged.candidate.source, self._context.background
         notes = ""
         if background is not None and diagnosis is not None:
-            # Notes on the reference's own bottleneck stand in the opening already.
+            # The opening already has notes on the reference's own bottleneck.
             if bottleneck_of(diagnosis.bottleneck) != bottleneck_of(background.bottleneck):
                 written = language_of(source)
                 notes = background.of_knowledge(
@@ -211,7 +212,7 @@ class Conversation:
         port = starting.needs_port(source, self._context.device)
         return fill(
             "fix",
-            # what is right helps; speeds do not matter here
+            # one correct example helps; speeds do not matter here
             exemplars=replace(shown, successes=shown.successes[-1:]),
             source=source,
             verdict=verdict,
@@ -224,7 +225,7 @@ class Conversation:
         )
 
     def _history(self, this: Round, parent: Parent) -> list[str]:
-        """Changes that were made to this parent, or led to it, and what came of each."""
+        """Changes made to this parent or leading to it, each with its result."""
         by_sha = {one.candidate.sha256: one for one in this.judged}
         own = parent.judged.candidate.sha256
         lines = []

@@ -1,12 +1,12 @@
-"""Contrastive exemplars: earlier candidates whose measured speeds differ, shown side by side.
+"""Contrastive exemplars: earlier candidates with different measured speeds, shown side by side.
 
 Two successes come from two different score buckets, drawn without replacement with the probability of bucket i
 
     P(i) = exp(m_i / tau) / sum_j exp(m_j / tau),   m_i the mean speedup in the bucket,
 
 and one candidate uniformly from each (CUDA-L1, arXiv 2507.14111, stage 3; its ablation: bucket draw 3.12x against random
-draw 2.14x). Good ones are likely, and the two are never alike, so that comparing them teaches something. A failure with its
-reason is added where there is one. All scores are of this job: one machine, one set of shapes, one referee.
+draw 2.14x). This favors fast candidates and guarantees that the two differ enough for a useful comparison. A failure with
+its reason is added if there is one. All scores come from this job: one machine, one set of shapes, one referee.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BUCKET = 0.15
 #: Temperature in units of speedup.
 TAU = 0.3
-#: Longer files are not shown: several of them would fill a prompt, and each is paid for.
+#: Longer files are not shown: several would fill the prompt, and every token costs money.
 LONGEST_SHOWN_CHARACTERS = 30_000
 _WORTH_SHOWING = frozenset({"incorrect", "compile_error", "runtime_error", "timeout", "contract_violation"})
 
@@ -43,17 +43,17 @@ class Judged:
 
     @property
     def accepted(self) -> bool:
-        """Whether the referee took it."""
+        """Whether the referee accepted it."""
         return self.verdict.verdict == "accepted"
 
     @property
     def speedup(self) -> float:
-        """Geometric mean over visible shapes; 0 for what was not accepted."""
+        """Geometric mean speedup over visible shapes; 0 if not accepted."""
         return visible_geomean(self.verdict) if self.accepted else 0.0
 
 
 def judged_in(store: JobStore, candidates: Sequence[Candidate]) -> list[Judged]:
-    """Those of the candidates that the referee has said something about, in their order; without graph variants."""
+    """The candidates with a conclusive screen verdict, in order, without graph variants."""
     found = []
     for candidate in candidates:
         verdict = store.verdict(candidate.sha256, "screen")
@@ -66,14 +66,14 @@ def judged_in(store: JobStore, candidates: Sequence[Candidate]) -> list[Judged]:
 
 @dataclass(frozen=True)
 class Exemplars:
-    """What a prompt shows: successes from the slower to the faster, and at most one failure."""
+    """Candidates shown in a prompt: successes, slowest first, and at most one failure."""
 
     successes: tuple[Judged, ...]
     failure: Judged | None
 
 
 def buckets(speedups: Sequence[float], width: float = BUCKET) -> dict[int, list[int]]:
-    """Places in `speedups`, all above 0, by bucket of log speedup."""
+    """Indices into `speedups` (all above 0), by bucket of log speedup."""
     found: dict[int, list[int]] = {}
     for place, speedup in enumerate(speedups):
         found.setdefault(math.floor(math.log(speedup) / width), []).append(place)
@@ -88,14 +88,14 @@ def apart(
     tau: float = TAU,
     width: float = BUCKET,
 ) -> list[int]:
-    """Places of at most `count` candidates from different buckets, as the module says, in the order drawn.
+    """Draw up to `count` indices from different buckets (see the module docstring), in drawing order.
 
     Args:
-        speedups: of the candidates, all above 0.
-        generator: decides.
-        count: how many, if there are so many buckets.
+        speedups: the candidates' speedups, all above 0.
+        generator: source of randomness.
+        count: number of indices, limited by the number of buckets.
         tau: temperature over the buckets' mean speedups.
-        width: of a bucket in log speedup.
+        width: bucket width in log speedup.
     """
     left = buckets(speedups, width)
     chosen: list[int] = []
@@ -115,8 +115,8 @@ def draw(
     Args:
         judged: everything judged so far, in order of arrival.
         generator: from `agent.strategy.recorded_random.recorded`.
-        leave_out: sha256 of candidates that the prompt shows anyway.
-        count: how many successes.
+        leave_out: sha256 of candidates that the prompt already shows.
+        count: maximum number of successes.
     """
     short = [one for one in judged if len(one.candidate.source) <= LONGEST_SHOWN_CHARACTERS]
     left = [one for one in short if one.candidate.sha256 not in leave_out and one.speedup > 0]
@@ -128,13 +128,13 @@ def draw(
         and one.candidate.origin in ("llm", "policy")
         and one.candidate.sha256 not in leave_out
     ]
-    # One of the last few: the early mistakes were repaired since, or cannot be.
+    # One of the last few: earlier failures were repaired since or cannot be repaired.
     failure = generator.choice(failures[-4:]) if failures else None
     return Exemplars(tuple(sorted(chosen, key=lambda one: one.speedup)), failure)
 
 
 def softmax(values: Sequence[float], tau: float) -> list[float]:
-    """Probabilities that sum to 1; taking off the largest first changes nothing but overflow."""
+    """Probabilities that sum to 1; subtracts the maximum first to avoid overflow."""
     top = max(values)
     weights = [math.exp((value - top) / tau) for value in values]
     return [weight / sum(weights) for weight in weights]

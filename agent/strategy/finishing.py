@@ -1,4 +1,4 @@
-"""After all proposers: tunes what declares `TUNABLES`, and undoes the winner's changes one at a time to learn which paid."""
+"""Runs after all proposers: tunes candidates with `TUNABLES` and ablates the winner's changes to learn which paid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Finisher:
-    """A proposer without a model: every candidate it yields is an earlier one with another number or one change less.
+    """A proposer without a model: yields earlier candidates with other tunable values or with one change undone.
 
     Args:
         strategy: settings.
@@ -38,7 +38,7 @@ class Finisher:
 
     def _ablations(self, context: ProposalContext) -> Iterator[Candidate]:
         accepted = {one.sha256: one for one in self._accepted(context, "finishing/ablate")}
-        # By what validation measured, as the choice goes; those figures reach no model.
+        # Chosen by validation speed, like the final choice; these figures never reach a model.
         winner = max(accepted.values(), key=lambda one: _validated(context, one), default=None)
         ancestor = accepted.get(winner.parent_sha256 or "") if winner is not None else None
         if winner is None or ancestor is None:
@@ -48,7 +48,7 @@ class Finisher:
         for change in found[: self._strategy.ablate_changes]:
             source = undo(winner.source, change)
             if source is None or source == ancestor.source:
-                continue  # its only change: the ancestor's own verdict says what it is worth
+                continue  # undoing the only change yields the ancestor, which already has a verdict
             label = f"{winner.label} without change {change.number}"
             candidate = Candidate(source, winner.origin, label, winner.sha256, change.technique)
             context.store.finish_step(f"{ABLATED_STEPS}{candidate.sha256}", {"winner": winner.sha256})
@@ -64,14 +64,14 @@ class Finisher:
             context.store.event("proposer.finished", {"origin": self.origin, "text": text})
 
     def _accepted(self, context: ProposalContext, step: str) -> list[Candidate]:
-        """Accepted candidates as they were when this was first asked for."""
+        """The accepted candidates at the time of the first call for this step."""
         found = {one.sha256: one for one in context.store.candidates() if _is_accepted(context, one)}
         _, known = recorded(context.store, step, list(found), self._strategy.seed)
         return [found[sha256] for sha256 in known if sha256 in found]
 
 
 def _learn(context: ProposalContext, winner: Candidate, without: Candidate, change: Change) -> Lesson | None:
-    """What a change was worth, kept where memory finds it when the job has ended (`agent.memory.lessons`)."""
+    """Compute a change's effect from the verdicts and store the lesson for memory (`agent.memory.lessons`)."""
     with_verdict = context.store.verdict(winner.sha256, "screen")
     verdict = context.store.verdict(without.sha256, "screen")
     if with_verdict is None or verdict is None:

@@ -1,7 +1,7 @@
-"""Graph variants: an accepted candidate replayed as a CUDA graph, wherever launches matter.
+"""Graph variants: accepted candidates replayed as a CUDA graph, if launch overhead matters.
 
-The best baseline may be a CUDA graph, which launches once a call. A candidate of several kernels must not lose to that for its
-launches alone, so it is judged as a graph, too: a candidate like any other, right after the one that it replays.
+The best baseline may be a CUDA graph, which needs one launch per call. A candidate with several kernels must not lose to it
+because of launch overhead alone, so its graph variant is judged as a separate candidate right after it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from agent.store import JobStore
 
 _ENDING = " in a CUDA graph"
-#: Calls that are shorter may wait for their launches: a launch takes some 5 us, and modules have several.
+#: Shorter calls may be launch-bound: a launch takes about 5 us, and modules have several.
 _SHORT_US = 100.0
-#: Baselines that launch once a call.
+#: Baselines with one launch per call.
 _GRAPHS = ("cuda_graph", "compile_reduce_overhead", "compile_max_autotune")
 
 
 def graph_variant(store: JobStore, candidate: Candidate, device: str) -> Candidate | None:
-    """The graph variant of an accepted candidate; None where launches do not matter, or no graph can be made of it.
+    """The graph variant of an accepted candidate; None if launches do not matter or it cannot be a graph.
 
     Args:
-        store: of the job, with the candidate's verdicts.
+        store: the job's store, with the candidate's verdicts.
         candidate: any candidate.
         device: "cpu" or "cuda".
     """
@@ -40,7 +40,7 @@ def graph_variant(store: JobStore, candidate: Candidate, device: str) -> Candida
     ):
         return None
     if candidate.origin == "compiler" and "torch.compile(" in candidate.source:
-        return None  # reduce-overhead is that already
+        return None  # the reduce-overhead mode already uses a graph
     verdicts = [store.verdict(candidate.sha256, phase) for phase in ("screen", "validation")]
     accepted = [one for one in verdicts if one is not None and one.verdict == "accepted"]
     if len(accepted) < len(verdicts) or not any(_launches_matter(verdict) for verdict in accepted):
@@ -54,7 +54,7 @@ def graph_variant(store: JobStore, candidate: Candidate, device: str) -> Candida
 
 
 def is_graph_variant(candidate: Candidate) -> bool:
-    """Whether a candidate is another one as a graph: nothing to tune, to undo or to show to a model."""
+    """Whether a candidate is a graph variant, which is never tuned, ablated or shown to a model."""
     return candidate.parent_sha256 is not None and candidate.label.endswith(_ENDING)
 
 

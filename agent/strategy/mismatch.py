@@ -1,7 +1,7 @@
-"""A wrong result in words and places, with the mistake that usually makes such a pattern.
+"""Describes where and how a result is wrong, with the mistake that usually causes the pattern.
 
-Reads nothing but the `places` of a finding (`evaluator.oracle.places`). A model that reads "the last 24 of 1000 columns"
-looks at its mask; one that reads "error 3.1 times the bound" guesses.
+Reads only the `places` of a finding (`evaluator.oracle.places`). A model that reads "the last 24 of 1000 columns" checks its
+mask; one that reads "error 3.1 times the bound" guesses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PATTERNS = {
 
 
 def explained(verdict: Verdict) -> list[str]:
-    """Sentences about the wrong results of a verdict; empty when there is nothing to say."""
+    """Sentences about the wrong results of a verdict; empty if no finding has places."""
     found: list[str] = []
     for finding in verdict.findings:
         if finding.places:
@@ -44,7 +44,7 @@ def explained(verdict: Verdict) -> list[str]:
 
 
 def sentences(places: Mapping[str, Any]) -> list[str]:
-    """What the places of one finding say: where, how, and the likely cause."""
+    """Sentences about one finding's places: where, how, and the likely cause."""
     where = [words for name in ("row", "column") if (words := _line(name, places))]
     share = _SHARES.get(str(places.get("share")), "Elements are wrong")
     told = [f"{share}{': ' + ' and '.join(where) if where else ''}."]
@@ -79,7 +79,7 @@ def _tail(places: Mapping[str, Any]) -> bool:
 
 
 def _line(name: str, places: Mapping[str, Any]) -> str:
-    """Which rows (or columns), in words; empty for all of them."""
+    """The affected rows (or columns), in words; empty if all are affected."""
     key = f"{name}s"
     kind, count = places.get(key), places.get(f"{name}_count")
     tile = places.get(f"{name}_tile")

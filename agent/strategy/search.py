@@ -1,10 +1,10 @@
-"""The rounds after the first attempts: choose parents, ask for one change of each, judge what comes back.
+"""The search rounds after the first attempts: choose parents, request one change to each, judge the results.
 
     round r:  recorded draw -> worst cluster -> beam -> per parent and branch: a conversation -> judged, tuned
 
-All parents of a round are asked about at once, so answers arrive while earlier candidates are compiled and timed; branches of
-one parent follow each other, because each critic is told what the one before it asked for. Candidates are taken in the order
-of the beam, whatever arrived first. What a round knew when it began is a step of the store, and so is every draw and choice.
+Requests for all parents of a round run concurrently, so answers arrive while earlier candidates are compiled and timed. The
+branches of one parent run in sequence, because each critic sees the previous critics' requests. Candidates are taken in beam
+order, regardless of arrival order. A round's initial knowledge and every draw and choice are steps in the store.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _GAIN = 1.02
 
 @dataclass(frozen=True)
 class _Proposal:
-    """One candidate that a round asks for, of which parent and from whom."""
+    """One candidate requested in a round, with its parent and model."""
 
     parent: Parent
     place: int
@@ -63,14 +63,14 @@ class Search:
     """Rounds of improvement and repair.
 
     Args:
-        context: of the proposer.
-        client: asks.
-        standings: what each of the client's models has brought and cost so far, in the client's order.
+        context: the proposer's context.
+        client: sends the model requests.
+        standings: gains and costs of each of the client's models so far, in the client's order.
         strategy: settings.
-        opening: makes the beginning of a conversation (rules, task, shapes) from a context, with candidates to show or without.
-        problems: what to say to an answer without a candidate, by `Extraction.problem`.
-        origin: of what is proposed; "policy" is asked in the form that it was trained on (`agent.strategy.contrast`).
-        told: digests of what each model was asked before; a policy that would say the same is not asked it again.
+        opening: builds the first messages (rules, task, shapes) from a context and the candidates to show, if any.
+        problems: replies to an answer without a candidate, by `Extraction.problem`.
+        origin: origin of the candidates; "policy" gets prompts in its training format (`agent.strategy.contrast`).
+        told: digests of each model's earlier prompts; a deterministic policy is not sent the same prompt twice.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Search:
         self._context = context
         self._client = client
         self._told = told
-        # A round says how much is asked, not a model's `samples`.
+        # The rounds set the number of requests, not a model's `samples`.
         self._standings = [replace(one, limit=sys.maxsize) for one in standings]
         self._strategy = strategy
         self._opening = opening
@@ -97,10 +97,10 @@ class Search:
         self._awaited = ""
 
     def run(self) -> Iterator[Candidate]:
-        """Yield candidates; each is judged before the next one is asked for.
+        """Yield candidates; the caller judges each before taking the next.
 
         Raises:
-            AnswersAwaited: when a batch has no answers to requests of a round yet.
+            AnswersAwaited: if a batch has not answered a round's requests yet.
         """
         stale = 0
         for number in range(1, self._strategy.rounds + 1):
@@ -134,7 +134,7 @@ class Search:
         wanted = set(known)
         judged = self._judged([one for one in store.candidates() if one.sha256 in wanted])
         view = replace(self._context, store=_AsItWas(store, wanted))
-        # The first round is for being fast at all; later ones for where the portfolio is worst.
+        # The first round aims at overall speed; later rounds target the cluster where the portfolio is worst.
         cluster = worst_cluster(one.verdict for one in _kept(judged)) if number > 1 else None
         return Round(number, judged, cluster, partial(self._opening, view)), generator
 
@@ -143,15 +143,15 @@ class Search:
 
     def _better(self, before: float, made: Sequence[Candidate]) -> bool:
         judged = self._judged(made)
-        if before == 0.0:  # nothing is right yet: being right, or failing later than before, is progress
+        if before == 0.0:  # nothing is accepted yet: any accepted candidate is progress
             return any(one.accepted for one in judged)
         return _best(judged) >= _GAIN * before
 
     def _proposals(self, this: Round, parents: Sequence[Parent], generator: random.Random) -> list[_Proposal]:
-        """Everything that is left to chance or to a choice is settled here, before anything is asked."""
+        """Make all random draws and choices of the round before sending any request."""
         found: list[_Proposal] = []
         for place, parent in enumerate(parents, start=1):
-            # A failure has one cause; only what is right is worth several changes at once.
+            # A failed candidate gets one repair; only a correct parent is worth several branches.
             branches = self._strategy.branches if parent.mode == "speed" else 1
             for branch in range(1, branches + 1):
                 if self._trained:
@@ -169,7 +169,7 @@ class Search:
         return found
 
     def _is_new(self, this: Round, shown: Exemplars, model: int) -> bool:
-        """Whether a policy may say to this prompt what it has not said before."""
+        """Whether a policy could give a new answer to this prompt."""
         prompt = messages_sha256(this.retold(shown.successes))
         known = prompt in self._told[model]
         self._told[model].add(prompt)
@@ -184,16 +184,16 @@ class Search:
             [one for one in proposals if one.place == place]
             for place in sorted({one.place for one in proposals})
         ]
-        # A policy has no critic who hears of other branches.
+        # A policy has no critic, so its branches are independent.
         for own in [[one] for one in proposals] if self._trained else by_parent:
-            # Daemons: a silent server must not keep a process alive that wants to end.
+            # Daemon threads: an unresponsive server must not keep the process alive.
             name = f"search {self._origin} {this.number}/{own[0].place}"
             threading.Thread(
                 target=copy_context().run, args=(self._work, this, own), name=name, daemon=True
             ).start()
 
     def _work(self, this: Round, proposals: Sequence[_Proposal]) -> None:
-        """Asks for the branches of one parent, one after the other."""
+        """Request the branches of one parent in sequence."""
         fatal: BaseException | None = None
         for one in proposals:
             if fatal is not None:
@@ -215,7 +215,7 @@ class Search:
             try:
                 one.outcome.set_result(asks.propose(this, one.parent, one.shown))
             except ProviderError as error:
-                # What a later critic is told is not known before an earlier one has answered.
+                # A later critic's prompt depends on the earlier critic's answer.
                 fatal = error if error.kind == "waiting" else None
                 one.outcome.set_exception(error)
             except BaseException as error:  # noqa: BLE001 - the job's own thread raises it
@@ -223,7 +223,7 @@ class Search:
                 one.outcome.set_exception(error)
 
     def _arrived(self, proposal: _Proposal) -> bool:
-        """Waits for a proposal; False when the job is to come to its end first."""
+        """Wait for a proposal; False if the job must end first."""
         while not proposal.outcome.done():
             wait([proposal.outcome], LOOK_S)
             if not proposal.outcome.done() and not self._context.may_go_on():
@@ -231,7 +231,7 @@ class Search:
         return True
 
     def _taken(self, this: Round, proposal: _Proposal, made: Sequence[Candidate]) -> Iterator[Candidate]:
-        """A proposal's candidate if it is new, and its tuned form if it is accepted and declares `TUNABLES`."""
+        """Yield a proposal's candidate if it is new, and its tuned form if it is accepted and declares `TUNABLES`."""
         choice, standing = self._client.models[proposal.model], self._standings[proposal.model]
         asked = (Contrast if self._trained else Conversation).requests(proposal.step)
         standing.usd += sum(self._client.cost(one).usd for one in asked)
@@ -253,7 +253,7 @@ class Search:
         verdict = self._context.store.verdict(candidate.sha256, "screen")
         if verdict is None or verdict.verdict != "accepted":
             return
-        # What a repair brings is its speed, what an improvement brings is what it gained.
+        # A repair is credited with its speedup, an improvement with its gain over the parent.
         before = proposal.parent.judged.speedup
         if self._trained:
             before = proposal.shown.successes[-1].speedup if proposal.shown.successes else 0.0
@@ -266,7 +266,7 @@ class Search:
 
 
 class _AsItWas:
-    """A store as it was when a round began: later candidates are not there."""
+    """A view of the store at the start of a round, without later candidates."""
 
     def __init__(self, store: JobStore, known: set[str]) -> None:
         self._store = store
@@ -280,7 +280,7 @@ class _AsItWas:
 
 
 def _kept(judged: Sequence[Judged]) -> list[Entry]:
-    """What a portfolio by the visible shapes would keep: what else was tried is in nobody's hands."""
+    """The candidates that a portfolio over the visible shapes would keep; the others would not be delivered."""
     accepted = [Entry(one.candidate, order, one.verdict) for order, one in enumerate(judged) if one.accepted]
     return covering(accepted)
 

@@ -1,4 +1,4 @@
-"""Tunes the `TUNABLES` of an accepted candidate in the sandbox and proposes the settings that came out first."""
+"""Tunes the `TUNABLES` of an accepted candidate in the sandbox and proposes the fastest settings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(__file__).parent / "sandboxed" / "tune_program.py"
 FULL_S = 0.25
-"""Seconds of one timing at full length, per shape: medians of two runs then differ by less than 1 % on a quiet machine."""
+"""Seconds of one full-length timing per shape: medians of two runs then differ by less than 1 % on a quiet machine."""
 MOST_SHAPES = 4
 DEADLINE_S = 180.0
-"""Seconds of halving; what was fastest by then is taken. Compiling a variant counts."""
+"""Seconds for the successive halving, including compilation; the fastest setting so far is taken."""
 _GRACE_S = 60.0
-#: Settings handed to the referee at most: the next one only when it rejects the one before.
+#: Maximum number of settings judged; the next one is tried only if the referee rejects the previous one.
 _TRIES = 2
 #: A setting must be this much faster in the sandbox to be worth judging.
 _GAIN = 1.02
@@ -34,7 +34,7 @@ _GAIN = 1.02
 
 @dataclass(frozen=True)
 class Found:
-    """What the sandbox said, checked: settings from the fastest, with their microseconds; why there are none."""
+    """The sandbox's validated result: settings, fastest first, with microseconds, or the reason for having none."""
 
     ranked: tuple[tuple[Setting, float], ...]
     reason: str = ""
@@ -43,10 +43,10 @@ class Found:
 def tuned(context: ProposalContext, parent: Candidate, strategy: Strategy) -> Iterator[Candidate]:
     """Yield the best setting of a candidate, and the next one if the referee rejects it.
 
-    Nothing comes of a candidate without `TUNABLES`, of one whose own setting is the best, or of one that came out of here.
+    Yields nothing for a candidate without `TUNABLES`, one whose own setting is the best, or one made by tuning.
 
     Args:
-        context: of the proposer; its store keeps what came out, so that a job does not tune twice.
+        context: the proposer's context; its store keeps the result, so a job does not tune twice.
         parent: an accepted candidate.
         strategy: `tune_variants` and the seed.
     """
@@ -54,7 +54,7 @@ def tuned(context: ProposalContext, parent: Candidate, strategy: Strategy) -> It
     try:
         tunables = declared(parent.source)
         if tunables is not None:
-            substituted(parent.source, tunables.chosen)  # what fails for its own numbers fails for all
+            substituted(parent.source, tunables.chosen)  # if its own setting fails, all settings fail
     except NotTunable as error:
         if context.store.step(step) is None:
             context.store.finish_step(step, {"ranked": [], "reason": str(error)})
@@ -121,7 +121,7 @@ def _search(context: ProposalContext, parent: Candidate, settings: list[Any]) ->
 
 
 def read(data: bytes, settings: list[Any]) -> Found:
-    """What the tool wrote, kept where it names settings that were asked for; the candidate may have written it."""
+    """Parse the tool's output and keep only requested settings; untrusted, since the candidate may have written it."""
     known = {setting_key(one): one for one in settings}
     ranked: list[tuple[Setting, float]] = []
     try:
@@ -136,7 +136,7 @@ def read(data: bytes, settings: list[Any]) -> Found:
 
 
 def _shapes(context: ProposalContext, parent: Candidate) -> list[dict[str, Any]]:
-    """Visible shapes to time at, slow and quick ones alike."""
+    """Visible shapes to time, spread evenly from fast to slow."""
     verdict = context.store.verdict(parent.sha256, "screen")
     rows = sorted(visible_rows(verdict) if verdict else [], key=lambda row: row.candidate_us or 0.0)
     shapes = [dict(row.dims) for row in rows]

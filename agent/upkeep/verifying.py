@@ -1,11 +1,11 @@
-"""Does what a bundle's evidence says still hold on this machine? The referee measures the recorded shapes once more.
+"""Verifies a bundle's evidence on this machine: the referee measures the recorded shapes again.
 
-Each shape's speedup now is divided by the recorded one; the interval of that ratio takes in both measurements' own and is
-wide enough for all shapes of the bundle together (Bonferroni), so that of many sound shapes none is accused by chance. A
-shape that is not shown to hold is looked at a second time before anything is said of it.
+Each new speedup is divided by the recorded one. The interval of this ratio combines both measurements' intervals and is
+widened for the number of shapes in the bundle (Bonferroni), which avoids false alarms among many sound shapes. A shape that
+does not clearly hold in the first measurement is measured a second time before it is reported.
 
-On another type of machine, or under another version of the referee, the recorded figures are not in the same terms: each is
-marked stale, and what a bundle promises everywhere is asked instead, not to be slower than the best baseline there.
+On another machine type, or with another referee version, the recorded figures are not comparable: each is marked stale, and
+the check is instead what a bundle promises everywhere: not to be slower than the best baseline on that machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "kernelwright.verification/1"
 HOLDS, REGRESSED, UNMEASURED = "holds", "regressed", "unmeasured"
-#: Words of a verdict on which nothing is measured for reasons that lie outside the bundle.
+#: Verdicts without a measurement for reasons outside the bundle.
 _NOT_THE_BUNDLE = ("not_judged", "task_rejected", "timeout")
 _NORMAL = NormalDist()
 _Z975 = _NORMAL.inv_cdf(0.975)
@@ -35,16 +35,16 @@ _Z975 = _NORMAL.inv_cdf(0.975)
 
 @dataclass(frozen=True)
 class ShapeCheck:
-    """One shape, then and now.
+    """One shape's recorded and new measurements.
 
     Attributes:
         dims: the shape.
         recorded: speedup over the best baseline in the evidence, with its interval.
-        now: the same as measured now; None where it could not be.
-        ratio: now over what it is held against, with the interval that allows for all shapes.
+        now: the speedup measured now, with its interval; None if it could not be measured.
+        ratio: `now` over the reference speedup, with an interval widened for the number of shapes.
         status: `holds`, `slower`, `faster`, `undecided`, or `unmeasured`.
-        stale: whether the recorded figure no longer describes this shape here.
-        looks: how often it was measured.
+        stale: whether the recorded figure no longer describes this shape on this machine.
+        looks: number of measurements.
     """
 
     dims: dict[str, Any]
@@ -58,19 +58,20 @@ class ShapeCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` says.
+    """The result of `verify`.
 
     Attributes:
         result: `holds`, `regressed` or `unmeasured`.
-        sentences: the reason, and what is to be known beside it.
-        against: `evidence`, or `baseline` where the evidence is not in the same terms.
+        sentences: the reason, followed by remarks.
+        against: `evidence`, or `baseline` if the evidence is not comparable.
         max_regression: the share by which a speedup may fall.
-        ratio: geometric mean over shapes of now over then (or over 1), with its 95 % interval; None without measurements.
-        shapes: each recorded shape.
-        changes: what of the platform is no longer as it was, in words.
+        ratio: geometric mean over shapes of new over recorded speedup (or over 1), with its 95 % interval; None without
+            measurements.
+        shapes: the checks of all recorded shapes.
+        changes: changes of the platform, in words.
         before: environment of the evidence.
         now: environment of this measurement.
-        verdict: the referee's word on optimized.py now.
+        verdict: the referee's current verdict on optimized.py.
     """
 
     result: str
@@ -85,7 +86,7 @@ class Verification:
     verdict: str
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, with the fingerprints of both platforms."""
+        """A JSON value, with the fingerprints of both platforms."""
         prints = {"before": fingerprint(self.before), "now": fingerprint(self.now)}
         return {"schema": SCHEMA, **asdict(self), "fingerprints": prints}
 
@@ -98,17 +99,17 @@ def verify(
     effort: str = "confirm",
     on_progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> Verification:
-    """Measure a bundle's recorded shapes anew and compare.
+    """Measure a bundle's recorded shapes again and compare.
 
     Args:
-        bundle: what is verified; its code runs in the referee's sandbox alone.
-        referee: of the bundle's kind of device.
+        bundle: the bundle to verify; its code runs only in the referee's sandbox.
+        referee: a referee on the bundle's kind of device.
         max_regression: the share by which a speedup may fall, such as 0.02.
-        effort: `confirm` (as the evidence was made) or `screen`.
-        on_progress: called as by `Referee.evaluate`.
+        effort: `confirm` (as in the evidence) or `screen`.
+        on_progress: see `Referee.evaluate`.
 
     Raises:
-        evaluator.errors.EvaluatorError: the referee was lost or had a fault.
+        evaluator.errors.EvaluatorError: if the referee was lost or had a fault.
     """
     candidate = CandidateSource(bundle.optimized, "external", "optimized.py", delivered=True)
 
@@ -133,11 +134,11 @@ def verify(
 
 
 def conclude(bundle: ReadBundle, verdicts: Sequence[Verdict], max_regression: float) -> Verification:
-    """What one or two looks say together; the second one is at doubtful shapes only.
+    """Combine one or two measurements; the second covers only the doubtful shapes.
 
     Args:
-        bundle: with the recorded figures.
-        verdicts: of the same optimized.py, as the referee gives them.
+        bundle: has the recorded figures.
+        verdicts: the referee's verdicts on the same optimized.py.
         max_regression: the share by which a speedup may fall.
     """
     environment = verdicts[0].environment if verdicts else {}
@@ -163,7 +164,7 @@ def conclude(bundle: ReadBundle, verdicts: Sequence[Verdict], max_regression: fl
 
 
 def _doubtful(bundle: ReadBundle, verdict: Verdict, max_regression: float) -> list[Recorded]:
-    """Shapes that one look does not show to hold."""
+    """Shapes that do not clearly hold in the first measurement."""
     same_terms = comparable(bundle.environment, verdict.environment)
     looks = [_measured(verdict)]
     checks = [(shape, _check(shape, looks, bundle, same_terms, max_regression)) for shape in bundle.recorded]
@@ -196,12 +197,12 @@ def _check(
         return ShapeCheck(shape.dims, recorded, None, None, "unmeasured", True, 0)
     now = _pooled(seen)
     against = recorded if same_terms else (1.0, 1.0, 1.0)
-    # All shapes together are to be right at 95 %, so each is held to more.
+    # Bonferroni: widen each interval so that all shapes together reach 95 %.
     wider = _NORMAL.inv_cdf(1 - 0.025 / max(len(bundle.recorded), 1)) / _Z975
     ratio = _ratio(now, against, wider)
     status = _status(ratio, max_regression)
     if status == "slower" and _ratio(seen[-1], against, wider)[0] >= 1 - max_regression:
-        status = "undecided"  # the second look does not say so
+        status = "undecided"  # the second measurement does not confirm it
     changed = status in ("slower", "faster")
     return ShapeCheck(shape.dims, recorded, now, ratio, status, not same_terms or changed, len(seen))
 
@@ -216,12 +217,12 @@ def _status(ratio: tuple[float, float, float], max_regression: float) -> str:
 
 
 def _pooled(seen: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
-    """Several measurements of one speedup as one, the sharper ones counting more."""
+    """Pool several measurements of one speedup, weighted by inverse variance."""
     if len(seen) == 1:
         return seen[0]
     weights = [1 / max(_half(one), 1e-4) ** 2 for one in seen]
     middle = sum(weight * math.log(one[0]) for weight, one in zip(weights, seen, strict=True)) / sum(weights)
-    # Where two looks differ by more than their intervals allow, what lies between them is the truer width.
+    # If the measurements differ by more than their intervals, half their distance is the better half-width.
     half = max(sum(weights) ** -0.5, (max(seen)[0] / min(seen)[0] - 1) / 2)
     return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
 
@@ -234,13 +235,13 @@ def _ratio(
 
 
 def _half(measured: tuple[float, float, float]) -> float:
-    """Half of an interval's width in logs, at least on its wider side."""
+    """The larger of an interval's two half-widths, in logs."""
     middle, low, high = measured
     return max(math.log(high / middle), math.log(middle / low))
 
 
 def _whole(shapes: Sequence[ShapeCheck], same_terms: bool) -> tuple[float, float, float] | None:
-    """Geometric mean of the ratios over these very shapes."""
+    """Geometric mean of the ratios over the given shapes, with its interval; None without measurements."""
     logs, halves = [], []
     for shape in shapes:
         if shape.now is not None:
@@ -262,7 +263,7 @@ def _result(
     max_regression: float,
     same_terms: bool,
 ) -> tuple[str, str]:
-    """The result and the sentence that gives its reason."""
+    """The result and a sentence with the reason."""
     if not bundle.recorded:
         return UNMEASURED, "the evidence holds no timed held-out shape of this optimized.py to compare with"
     refused = next((one for one in verdicts if one.verdict == word != "accepted"), None)

@@ -1,8 +1,8 @@
-"""From leads to rows: each is made, looked through for evaluation tasks, judged, and written down, one after the other.
+"""Turns leads into rows: makes each proposal, checks it against the evaluation tasks, has it judged and records the result.
 
-Everything that was decided stands in a journal (`rl.journal`), so a build that is killed goes on behind the last decision. What could
-not be judged (a fault of ours) is not a decision, and is tried again by the next run. The file of rows is written whole from the
-journal at the end of each run, and looked through once more then: the tasks to evaluate on may have changed since.
+Every decision goes into a journal (`rl.journal`), so a killed build resumes after the last one. A proposal that could not be judged
+because of an infrastructure fault is not a decision; the next run retries it. Each run ends by writing the whole file of rows from
+the journal and repeating the overlap check, because the evaluation tasks may have changed since.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from rl.reward import FAULTS, speed_of
 from rl.rows import Row, write_rows
 
 _KIND = "kernelwright.rows/1"
-#: Evaluations in a row that nobody answered: whatever is wrong will not go by itself.
+#: Consecutive evaluations without an answer after which the build stops: the fault will not clear by itself.
 _GONE = 5
 
-#: Warnings that a row may have: where a module has one width, a kernel may know it, and at other sizes it was judged.
+#: Warnings allowed in a row: a kernel may hard-code the width of a module that has only one, and it was judged at other sizes.
 _HARMLESS = frozenset({"hard_coded_shape"})
 
 Outcome = Literal["accepted", "rejected", "not made", "overlap", "repeated"]
@@ -46,7 +46,7 @@ Outcome = Literal["accepted", "rejected", "not made", "overlap", "repeated"]
 
 @dataclass
 class Tally:
-    """What happened in a run; `missing` holds reasons of what could not be judged."""
+    """Counts of a run's outcomes; `missing` counts the reasons why proposals could not be judged."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     missing: Counter[str] = field(default_factory=Counter)
@@ -54,35 +54,35 @@ class Tally:
 
 
 class Looks(Protocol):
-    """What a workshop says of tasks, see `rl.data.lowering.Workshop`."""
+    """Task queries that a workshop answers, see `rl.data.lowering.Workshop`."""
 
     def dims_of(self, task: TaskSource) -> Mapping[str, Any]:
-        """The task's space."""
+        """Return the task's dimension space."""
         ...
 
     def meaning_of(self, task: TaskSource) -> str:
-        """What it computes."""
+        """Return a key for what the task computes."""
         ...
 
 
 class _Overlaps(NotMade):
-    """The module is one to evaluate on."""
+    """The module is also an evaluation task."""
 
 
 class Builder:
     """One build; a context manager that holds the journal.
 
     Args:
-        out: the file of rows; the journal and the provenance stand beside it.
+        out: the file of rows; the journal and the provenance file are written next to it.
         evaluated: sources of the tasks that the model will be evaluated on, by name.
         judge: the referee.
-        making: runs what makes proposals, one at a time, in the thread of the workshop.
-        looks: at tasks, in the same thread.
-        tries: how often a fault of ours is met before the proposal is left for the next run.
-        on_progress: told after each decision.
+        making: single-threaded executor (the workshop's thread) that makes proposals.
+        looks: answers queries about tasks in the same thread.
+        tries: evaluation attempts per proposal; after that many infrastructure faults it is left for the next run.
+        on_progress: called after each decision.
 
     Raises:
-        JournalError: the journal is damaged or another build's.
+        JournalError: the journal is damaged or belongs to another build.
     """
 
     def __init__(
@@ -119,17 +119,17 @@ class Builder:
         self._journal.close()
 
     async def run(self, leads: Iterable[Lead], width: int) -> Tally:
-        """Decide about all leads that were not decided about.
+        """Decide all leads that have no decision yet.
 
         Args:
-            leads: taken one at a time, as there is room.
-            width: how many evaluations may be under way.
+            leads: consumed one at a time as slots become free.
+            width: maximum number of concurrent evaluations.
 
         Raises:
-            FleetLost: nobody judges; what was decided is kept.
-            JournalError: the disk is full; likewise.
+            FleetLost: no evaluator answers; earlier decisions are kept.
+            JournalError: the disk is full; earlier decisions are kept.
         """
-        # One more than are judged, so that the next one is made meanwhile.
+        # One slot more than `judging` has, to make the next proposal during an evaluation.
         room = asyncio.Semaphore(width + 1)
         judging = asyncio.Semaphore(width)
 
@@ -149,7 +149,7 @@ class Builder:
                     await room.acquire()
                     group.create_task(one(lead))
         except ExceptionGroup as failures:
-            # Not `except*`: what is raised there is a group again before Python 3.11.4.
+            # Not `except*`: before Python 3.11.4, an exception raised inside it is wrapped in a group again.
             lost, others = failures.split(RLError)
             if lost is None or others is not None:
                 raise
@@ -180,7 +180,7 @@ class Builder:
                 await self._judged(proposal, form)
 
     def _made(self, lead: Lead) -> Proposal:
-        """In the workshop's thread."""
+        """Make the proposal; runs in the workshop's thread."""
         self._refuse_same(lead.task)
         proposal = lead.make()
         known = proposal.task.sha256
@@ -236,7 +236,7 @@ class Builder:
         if verdict.verdict != "accepted":
             self._write(proposal.id, "rejected", verdict.verdict, form=form)
         elif telling:
-            # A warning keeps nothing from being right, but nobody should learn to earn one.
+            # The candidate is correct despite the warning, but the model should not learn to cause warnings.
             self._write(proposal.id, "rejected", f"accepted with the finding {telling[0].rule}", form=form)
         elif speed is None:
             self._write(proposal.id, "rejected", "accepted, but no visible shape was timed", form=form)
@@ -267,17 +267,17 @@ class Builder:
         self._on_progress(self.tally)
 
     def decisions(self) -> dict[str, str]:
-        """What was decided of each proposal, and why, in this run and before."""
+        """Return the decision on each proposal and its reason, from this run and earlier ones."""
         return {one["id"]: f"{one['outcome']}: {one['why']}" for one in self._journal.records}
 
     def export(self, seed: int) -> int:
-        """Write the rows and their provenance; how many there are.
+        """Write the rows and their provenance; return the number of rows.
 
         Args:
-            seed: of what rows show, see `rl.data.contrast`.
+            seed: selects the exemplars that rows show, see `rl.data.contrast`.
 
         Raises:
-            DataError: the disk is full; the files are as they were.
+            DataError: the disk is full; the files are unchanged.
         """
         accepted = [record for record in self._journal.records if record["outcome"] == "accepted"]
         rows = [Row.model_validate(record["row"]) for record in accepted]
@@ -292,17 +292,17 @@ class Builder:
 
 
 def journal_of(out: Path) -> Path:
-    """Where the decisions about a file of rows stand."""
+    """Return the path of the decision journal for a file of rows."""
     return out.with_name(f"{out.name}.journal")
 
 
 def provenance_path(out: Path) -> Path:
-    """Where it stands how each row came about and what it may be used for."""
+    """Return the path of the provenance file, which records each row's origin and license."""
     return out.with_name(f"{out.stem}.provenance.jsonl")
 
 
 def row_of(proposal: Proposal, dims: Mapping[str, Any], verdict: Verdict, speedup: float) -> Row:
-    """The row of an accepted proposal."""
+    """Build the row of an accepted proposal."""
     return Row.model_validate(
         {
             "id": proposal.id,
@@ -322,7 +322,7 @@ def row_of(proposal: Proposal, dims: Mapping[str, Any], verdict: Verdict, speedu
 
 
 def provenance_of(proposal: Proposal, verdict: Verdict) -> dict[str, Any]:
-    """How a row came about, and under what it may be passed on."""
+    """Return a row's origin, license and measurement environment."""
     environment = verdict.environment
     return {
         "source": proposal.source,

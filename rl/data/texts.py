@@ -1,7 +1,7 @@
-"""The words of a row: the space and the times of its prompt, and an analysis and a design that say nothing but what is known.
+"""Texts of a row: shapes and times for the prompt, and an analysis and a design that state only known facts.
 
-No teacher writes them. The analysis counts what the module does, from its graph or its source; the design names what the file's
-kernels compute. A model that learns them learns the form of an answer, and to begin with the operations at hand.
+No teacher model writes them. The analysis lists the module's operations, from its graph or its source; the design names what the
+file's kernels compute. They teach a model the form of an answer and to start from the module's operations.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from agent.portfolio.clusters import visible_rows
 from agent.prompts.sizes import listed, shape_words
 from evaluator.verdict import Verdict
 
-#: As Inductor names its kernels.
+#: Inductor's kernel names.
 _KERNEL = re.compile(r"^(?:cpp|triton_[a-z]+)_fused_(\w{1,300}?)_\d+ = async_compile", re.MULTILINE)
 _MOST_SHAPES = 12
 
 
 def shapes_text(verdict: Verdict) -> str:
-    """The visible shapes of a verdict, a line each, with the time of the best baseline."""
+    """List the visible shapes of a verdict, one per line, with the best baseline's time."""
     lines = []
     for row in visible_rows(verdict)[:_MOST_SHAPES]:
         time = f": {row.baseline_us:.1f} us ({row.best_baseline})" if row.baseline_us else ""
@@ -28,7 +28,7 @@ def shapes_text(verdict: Verdict) -> str:
 
 
 def analysis_text(operations: Sequence[str]) -> str:
-    """What costs time in a module that does these operations in this order."""
+    """Describe the cost of a module that runs these operations in this order."""
     if not operations:
         return ""
     words = ", ".join(name.replace("_", " ") for name in operations)
@@ -41,7 +41,7 @@ def analysis_text(operations: Sequence[str]) -> str:
 
 
 def design_text(candidate: str) -> str:
-    """What the kernels of a file of Inductor's compute, as their names say it; "" for other files."""
+    """Describe an Inductor file's kernels by their names; "" for other files."""
     kernels = list(dict.fromkeys(match[1].replace("_", " ") for match in _KERNEL.finditer(candidate)))
     if not kernels:
         return ""

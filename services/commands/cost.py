@@ -1,9 +1,9 @@
-"""`kernelwright cost`: which of the devices that a module was measured on serves its calls cheapest.
+"""`kernelwright cost`: finds the measured device that serves a module's calls at the lowest cost.
 
     kernelwright cost on-h200-kernelwright.zip on-l4-kernelwright.zip
 
-Each bundle holds what one device measured; only shapes that all of them timed are compared. Prices are settings
-(`KERNELWRIGHT_GPU_PRICES`, `KERNELWRIGHT_ENERGY_PRICE`), for none is known here; without them there are times and joules.
+Each bundle holds one device's measurements; only shapes timed on all devices are compared. Prices come from the settings
+(`KERNELWRIGHT_GPU_PRICES`, `KERNELWRIGHT_ENERGY_PRICE`), because none are built in; without them, only times and joules are shown.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 _EVIDENCE = "evidence.json"
 _MOST_BYTES = 256 << 20
-#: What is said of a shape: of the delivered file first, else of the candidates in it.
+#: Phases in order of precedence for each shape: that of the delivered file first, then those of the candidates in it.
 _PHASES = ("held_out", "validation", "screen")
 _NO_PRICE = "no price set"
 
 
 class Unreadable(Exception):
-    """A file is no evidence; the text says why."""
+    """A file is not valid evidence; the message says why."""
 
 
 def cost(
@@ -94,7 +94,7 @@ def _table(lines: list[Serving]) -> Table:
 
 
 def _evidence(path: Path) -> dict[str, Any]:
-    """evidence.json of a bundle, which may come from anybody."""
+    """Read a bundle's evidence.json; the bundle is untrusted."""
     try:
         if path.is_dir():
             text = (path / _EVIDENCE).read_bytes()
@@ -115,7 +115,7 @@ def _evidence(path: Path) -> dict[str, Any]:
 
 
 def _merged(evidence: Mapping[str, Any]) -> Verdict:
-    """All shapes that the delivered file or its first member was timed at, as one verdict."""
+    """Merge all shapes at which the delivered file or its first member was timed into one verdict."""
     from evaluator.verdict import from_json
 
     verdicts = [one for one in evidence["verdicts"] if isinstance(one, dict)]
@@ -131,7 +131,7 @@ def _merged(evidence: Mapping[str, Any]) -> Verdict:
                 == evidence.get("environment", {}).get("device_name")
             ):
                 shapes += [row for row in verdict.get("shapes") or () if isinstance(row, dict)]
-    # The first that is said of a shape counts.
+    # The first entry for a shape counts.
     first = {json.dumps(row.get("dims"), sort_keys=True): row for row in reversed(shapes)}
     environment = evidence.get("environment")
     return from_json({"verdict": "accepted", "environment": environment, "shapes": list(first.values())})

@@ -1,4 +1,4 @@
-"""Drawing a job on a terminal, from the API's JSON. What candidates and compilers wrote is shown as plain text only."""
+"""Draws a job on a terminal from the API's JSON. Text from candidates and compilers is shown only as plain text."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _SAY_EVERY_S = 5.0
 
 
 class Following:
-    """A job on a terminal as its events come: a line for each that matters, below them the leaderboard and what is done now.
+    """Shows a job's events on a terminal: a line for each relevant one, and below them the leaderboard and the current activity.
 
     Args:
-        console: where to print; what is below the lines is drawn on a terminal alone.
-        chatty: elsewhere, print what is done now whenever there was no line for a while.
+        console: where to print; only a terminal shows the part below the lines.
+        chatty: on other consoles, print the current activity after some time without a line.
     """
 
     def __init__(self, console: Console, *, chatty: bool = False) -> None:
@@ -42,7 +42,7 @@ class Following:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the start."""
         return time.monotonic() - self._start
 
     def tell(self, event: Mapping[str, Any]) -> None:
@@ -69,11 +69,11 @@ class Following:
 
 
 def leaderboard(candidates: Sequence[Mapping[str, Any]], winner_sha256: str | None = None) -> Table:
-    """Candidates as the job's page ranks them, then those in work, then the rejected with the reason.
+    """Candidates ranked as on the job's page, then those in progress, then the rejected ones with reasons.
 
     Args:
         candidates: as GET /jobs/{id}/candidates sends them.
-        winner_sha256: the winner's digest, once there is one.
+        winner_sha256: the winner's digest, if there is one.
     """
     rows = ranking.leaderboard(candidates, winner_sha256)
     weighted = any(row.by_traffic is not None for row in rows)
@@ -120,7 +120,7 @@ def _cells(row: ranking.Row, weighted: bool) -> list[Text]:
 
 
 def event_line(event: Mapping[str, Any]) -> Text | None:
-    """One event as a line, in the words of the job's page; None for what the leaderboard says better."""
+    """One event as a line, worded as on the job's page; None for events that the leaderboard shows better."""
     name, data = event["name"], event["data"]
     if name not in _TOLD or (name == "budget.spent" and "tokens" in data):
         return None

@@ -1,6 +1,6 @@
-"""What each page shows, worked out from the JSON objects of the API.
+"""Template contexts of the pages, computed from the API's JSON objects.
 
-Plain functions of stored data, so that a page can be rendered and tested without a server or a database.
+Plain functions of stored data: pages can be rendered and tested without a server or a database.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def job_context(
     earlier_events: int = 0,
     place: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything that the job page shows, from the JSON objects of the API, and prices from the settings.
+    """Everything that the job page shows, from the API's JSON objects and the prices in the settings.
 
     Args:
         job: GET /jobs/{id}.
-        candidates: its candidates; sources and whole verdicts are needed of the winner and the leading one alone.
-        reference: the task's text.
+        candidates: its candidates; only the winner and the leading one need sources and full verdicts.
+        reference: the task's source.
         events: its log, or the end of it.
         held_out: the verdict on the delivered module.
-        prices: of devices and energy.
-        earlier_events: how many events came before those given, progress not counted.
+        prices: prices of devices and energy.
+        earlier_events: number of events before those given, excluding progress events.
         place: GET /jobs/{id}/place.
     """
     candidate, phase, verdict = ranking.delivered(job, candidates, held_out)
@@ -106,7 +106,7 @@ def job_context(
 def rate_map_of(
     candidate: Mapping[str, Any] | None, phase: str, verdict: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
-    """Work per second over two sizes, from every shape at which the delivered or leading candidate was timed."""
+    """Map of work per second over two sizes, from all timed shapes of the delivered or leading candidate."""
     verdicts = [verdict] if verdict else []
     for earlier in ("validation", "screen"):
         found = ranking.verdict_in(candidate or {}, earlier)
@@ -125,13 +125,13 @@ def rate_map_of(
 
 
 def costs(verdict: Mapping[str, Any] | None, prices: Prices | None) -> list[Serving]:
-    """What calls cost on the device of this job, reference and optimized; nothing where no price applies and no joules are known."""
+    """Costs of reference and optimized calls on this job's device; omits lines with neither a price nor joules."""
     lines = serving([from_json(verdict)] if verdict else [], prices or Prices())
     return [line for line in lines if line.usd_per_million is not None or line.joules is not None]
 
 
 def own_shapes(candidate: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The shapes of the user's traffic at which the delivered or leading candidate was timed, heaviest first."""
+    """Shapes of the user's traffic at which the delivered or leading candidate was timed, largest weight first."""
     found = ranking.weighted_verdict(candidate)
     if found is None:
         return None
@@ -148,7 +148,7 @@ def own_shapes(candidate: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _headline_interval(job: Mapping[str, Any], shown: Mapping[str, Any]) -> tuple[float, float] | None:
-    """The interval beside the big number: held-out if there is one, else that of the leading candidate."""
+    """The interval next to the headline speedup: held-out if available, else the leading candidate's."""
     summary = job.get("summary") or {}
     if summary.get("geomean_speedup") is not None:
         return formats.interval_bounds(summary.get("geomean_ci95"))
@@ -156,7 +156,7 @@ def _headline_interval(job: Mapping[str, Any], shown: Mapping[str, Any]) -> tupl
 
 
 def _labelled(event: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any]:
-    """The event with its candidate's label, where only the digest was stored."""
+    """Return the event, adding its candidate's label if only the digest was stored."""
     data = event.get("data") or {}
     label = labels.get(str(data.get("sha256")))
     return event if data.get("label") or not label else {**event, "data": {**data, "label": label}}
@@ -171,7 +171,7 @@ def candidate_context(
     *,
     whole: bool = False,
 ) -> dict[str, Any]:
-    """Everything that a candidate's page shows; of long texts the beginning, unless `whole`."""
+    """Everything that a candidate's page shows; long texts are truncated unless `whole`."""
     against = "parent" if against == "parent" and parent is not None else "reference"
     old = parent["source"] if against == "parent" and parent is not None else reference
     sections: list[dict[str, Any]] = []

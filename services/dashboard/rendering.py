@@ -1,7 +1,6 @@
-"""Templates, response headers and the view models' plain form.
+"""Templates, response headers and the plain form of view models.
 
-``render`` is the only way a page leaves this package, so that escaping and the content security policy
-hold everywhere.
+All pages of this package go through ``render``, which applies escaping and the content security policy to every one.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ STATIC_TYPES = {
     "favicon.svg": "image/svg+xml",
 }
 
-# No inline script or style, no other host, no frames. `same-origin` and not `no-referrer`: the latter
-# makes browsers send `Origin: null` with our own forms, which the origin check would refuse.
+# No inline scripts or styles, no other hosts, no frames. `same-origin` rather than `no-referrer`: the latter
+# makes browsers send `Origin: null` with our own forms, which the origin check would reject.
 PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -52,13 +51,13 @@ _REFUSALS = {NotFound: (404, "Not found"), Conflict: (409, "Not done"), Refused:
 
 @cache
 def static_file(name: str) -> bytes | None:
-    """One of the dashboard's own files, or ``None``. Only listed names exist, so no path can escape."""
+    """A static file of the dashboard, or ``None``. Only listed names are served, which prevents path traversal."""
     return (HERE / "static" / name).read_bytes() if name in STATIC_TYPES else None
 
 
 @cache
 def static_url(name: str) -> str:
-    """Address of a static file; it changes with the content, so that browsers may keep it for ever."""
+    """URL of a static file; it changes with the content, so browsers may cache it forever."""
     digest = hashlib.sha256(static_file(name) or b"").hexdigest()[:10]
     return f"/ui/static/{name}?v={digest}"
 
@@ -69,7 +68,7 @@ def _by_size(summary: Mapping[str, Any]) -> str:
 
 @cache
 def environment() -> Environment:
-    """The template environment: escapes everything, and a misspelt name is an error."""
+    """The template environment: escapes everything and raises on undefined names."""
     names = "speedup interval microseconds seconds dollars count percent ratio weight clock clock_short dims breakable px"
     filters: dict[str, Callable[..., Any]] = {name: getattr(formats, name) for name in names.split()}
     filters |= {
@@ -88,7 +87,7 @@ def environment() -> Environment:
 
 
 def csrf_field() -> Markup:
-    """What a form of ours must carry, for a caller who is logged in; see `services.api.deps.check_form`."""
+    """The CSRF field that forms need if the user is logged in; see `services.api.deps.check_form`."""
     caller = current.get()
     token = caller.csrf if caller is not None else None
     return (
@@ -97,13 +96,13 @@ def csrf_field() -> Markup:
 
 
 def render(template: str, *, status: int = 200, **context: Any) -> Response:
-    """Renders a page with the security headers."""
+    """Render a page with the security headers."""
     html = environment().get_template(template).render(**context)
     return HTMLResponse(html, status_code=status, headers=PAGE_HEADERS)
 
 
 def page(endpoint: Callable[..., Response]) -> Callable[..., Response]:
-    """An endpoint for people: what it refuses is said on a page, and not in a problem document."""
+    """Decorate a page endpoint: its errors are shown on an HTML page instead of in a problem document."""
 
     @wraps(endpoint)
     def shown(*args: Any, **given: Any) -> Response:
@@ -117,5 +116,5 @@ def page(endpoint: Callable[..., Response]) -> Callable[..., Response]:
 
 
 def plain(view: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
-    """A view model as the JSON object that the API would send."""
+    """Convert a view model to the JSON object that the API would send."""
     return view.model_dump(mode="json") if isinstance(view, BaseModel) else dict(view)

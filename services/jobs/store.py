@@ -1,9 +1,9 @@
 """`agent.store.JobStore` on the database.
 
-Everything is durable when a method returns, and every write checks in its own transaction that this worker still holds
-the lease. `candidate.proposed` and `candidate.judged` are written together with the row that they tell of, so that a
-SIGKILL between the two can neither lose an event nor double it. A database that restarts is waited for: each write may happen
-twice, and what it stores is there once.
+When a method returns, its data is durable. Every write checks in its own transaction that this worker still holds the
+lease. `candidate.proposed` and `candidate.judged` are written in one transaction with the row that they report; a SIGKILL
+can therefore neither lose nor duplicate an event. Methods wait for a restarting database: a write may run twice, but it
+stores its data once.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from services.jobs.lease import Lease
 from services.jobs.rows import candidate_row, proposed_data, step_value, verdict_row
 from services.users import quotas
 
-# Told by the service itself, which knows about attempts and leases.
+# The service itself writes these, because it knows about attempts and leases.
 _OWN_EVENTS = ("job.queued", "job.started", "job.finished", "job.failed", "job.cancelled", "job.waiting")
-# Told once per source (and phase) however often a resumed job repeats them.
+# Written once per source (and phase), however often a resumed job repeats them.
 _EVENTS_OF_SOURCE = ("candidate.proposed", "candidate.compiled", "candidate.judged")
 
-# Verdicts and steps kept in memory of one job: some megabytes.
+# Maximum number of one job's verdicts and steps cached in memory: some megabytes.
 _MOST_KNOWN = 256
 
 
@@ -42,10 +42,10 @@ class SqlJobStore:
     """The durable memory of one job.
 
     Args:
-        database: where it is kept.
+        database: where the job is stored.
         job_id: the job.
-        held: the lease under which is written: the job's own, or that of one of its external candidates.
-        stopping: says that the whole worker is shutting down.
+        held: the lease that writes are checked against: the job's own, or that of one of its external candidates.
+        stopping: returns whether the worker must stop the job, for example because it is shutting down.
     """
 
     def __init__(self, database: Database, job_id: str, held: Lease, stopping: Callable[[], bool]) -> None:
@@ -58,9 +58,9 @@ class SqlJobStore:
 
     @outliving
     def candidates(self) -> list[Candidate]:
-        """See `JobStore.candidates`. Leaves out external ones that an evaluation of their own is about to judge.
+        """See `JobStore.candidates`. Omits external candidates with a queued or running evaluation of their own.
 
-        A job that saw those would judge them as well, at the same time.
+        Otherwise the job would judge them at the same time.
         """
         awaited = exists().where(
             models.Evaluation.job_id == self._job_id,
@@ -197,13 +197,13 @@ class SqlJobStore:
         with self._database.read() as session:
             found = session.execute(query.order_by(models.Event.id)).all()
         started = [number for number, (name, _) in enumerate(found) if name == "job.started"]
-        earlier = found[: started[-1]] if started else []  # this attempt's own start is told already
+        earlier = found[: started[-1]] if started else []  # this attempt's own start is already in the log
         return worked_s((name, time.timestamp()) for name, time in earlier)
 
     @outliving
     def stop_requested(self) -> str | None:
-        """See `JobStore.stop_requested`. A lost lease and a worker that shuts down stop a job like a cancellation, a quota
-        of its user that is used up like a spent budget."""
+        """See `JobStore.stop_requested`. A lost lease or a worker shutdown stops a job like a cancellation, and an exhausted
+        user quota stops it like a spent budget."""
         if self.stopping():
             return "cancelled"
         with self._database.read() as session:
@@ -215,9 +215,10 @@ class SqlJobStore:
             return "budget" if quotas.standing_of(session, owner_id).exhausted(device, pays=pays) else None
 
     def _read_once(self, key: tuple[str, ...], read: Callable[[Session], Any]) -> Any:
-        """What is stored never changes, so that it is read once; what is not there yet is asked for again.
+        """Cache stored values, which never change; missing ones are read again.
 
-        A job asks for the same step dozens of times: this is a quarter of what storing costs it. Each caller has a copy.
+        A job reads the same step dozens of times; without the cache, these reads are a quarter of its storage cost. Each caller
+        gets a copy.
         """
         if key not in self._known:
             with self._database.read() as session:
@@ -238,18 +239,18 @@ class SqlJobStore:
             yield session
 
     def _owner(self, session: Session) -> tuple[str | None, str, bool]:
-        """Whose job it is, for which device, and whether it pays models; none of it changes."""
+        """The job's owner, its device and whether it pays for models; none of these change."""
         if self._known_owner is None:
             job = session.get_one(Job, self._job_id)
             self._known_owner = job.owner_id, job.device, quotas.pays_models(job.request)
         return self._known_owner
 
     def _progressed(self, session: Session) -> None:
-        """Something new was stored: the attempt was not in vain. What a resumed job merely repeats does not count.
+        """Reset the counters of failed attempts after new data was stored; what a resumed job merely repeats does not count.
 
-        Steps count, too: a worker that dies after half of a long job's steps has brought it on.
+        Finished steps count too: a worker that dies after half of a long job's steps has made progress.
         """
-        row: Any = session.get_one(self._lease.model, self._lease.row_id)  # locked already, by `_writing`
+        row: Any = session.get_one(self._lease.model, self._lease.row_id)  # already locked by `_writing`
         row.stalled_attempts = row.faults = 0
 
     def _candidate(self, session: Session, sha256: str) -> models.Candidate | None:

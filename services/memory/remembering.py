@@ -1,4 +1,4 @@
-"""What a job leaves in memory when it ends."""
+"""Stores the memory entries of a job when it ends."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _log = logging.getLogger(__name__)
 
 
 def remember_job(database: Database, job_id: str, *, one_user: bool, secrets: Collection[str] = ()) -> int:
-    """Store the entries of a job that ended; how many are new. Doing it twice changes nothing.
+    """Store the entries of an ended job; return the number of new ones. Idempotent.
 
-    A fault here is logged and costs the memory of this job: its result is stored already.
+    An error here is logged and loses only this job's memory entries: its result is already stored.
 
     Args:
-        database: where the job is.
+        database: where the job is stored.
         job_id: the job.
         one_user: see `services.memory.ownership`.
-        secrets: values that no entry may hold.
+        secrets: values that no entry may contain.
     """
     try:
-        with database.read() as session:  # a writer keeps all others waiting: only the rows are added in one
+        with database.read() as session:  # not in the write transaction, which blocks all other writers
             job = session.get(models.Job, job_id)
             claim = claim_of(session, job, one_user=one_user) if job is not None else None
             if job is None or claim is None:
@@ -83,7 +83,7 @@ def _judged(session: Session, job_id: str) -> list[Judged]:
 
 def _architecture(device: str, judged: list[Judged]) -> str:
     if device == "cpu":
-        return architecture_of_cpu()  # candidates for the CPU are judged where the worker runs
+        return architecture_of_cpu()  # CPU candidates are judged on the worker's machine
     names = (one.verdict.environment.get("device_name") for one in judged)
     return next((architecture_of_gpu(str(name)) for name in names if name), "")
 
@@ -97,7 +97,7 @@ def _features(session: Session, job: models.Job) -> Features:
 
 
 def _learnt(session: Session, job_id: str) -> dict[str, list[str]]:
-    """What undoing changes of a winner showed: the agent's steps `lesson/...`, in words from a closed list."""
+    """Lessons from undoing a winner's changes: the agent's steps `lesson/...`, with sentences from a closed list."""
     query = select(models.Step.value).where(
         models.Step.job_id == job_id, models.Step.name.startswith(LESSON_STEPS, autoescape=True)
     )
@@ -110,7 +110,7 @@ def _learnt(session: Session, job_id: str) -> dict[str, list[str]]:
 
 
 def _ablated(session: Session, job_id: str) -> set[str]:
-    """Candidates that are a winner with one change undone: made to measure, neither a mistake nor an idea of anybody."""
+    """Candidates that are a winner with one change undone, made only for measurement: neither mistakes nor ideas."""
     query = select(models.Step.name).where(
         models.Step.job_id == job_id, models.Step.name.startswith(ABLATED_STEPS, autoescape=True)
     )

@@ -1,10 +1,10 @@
-"""The queue of a worker for its one warm referee, where candidates run: one call at a time, first come first served.
+"""A worker's queue for its single warm referee, which runs the candidates: one call at a time, first come, first served.
 
-Timing must not overlap with anything else that we run, so every call of every job is made by one thread. A lock file
-keeps other worker processes of the same machine (with the same data folder and device) in the same order of things.
+Timing must not overlap with other work, so one thread makes the calls of all jobs. A lock file extends this to other
+worker processes on the same machine (with the same data folder and device).
 
-One *long-lived* thread for another reason too: children that ask the kernel to die with their parent
-(PR_SET_PDEATHSIG) die with the thread that made them, not with the process.
+The thread is *long-lived* for another reason too: children that ask the kernel to die with their parent
+(PR_SET_PDEATHSIG) die with the thread that created them, not with the process.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class RefereeQueue:
 
     Args:
         device: "cpu" or "cuda".
-        folder: working folder of the referee and place of the lock file.
-        minimum_tier: weakest sandbox tier that will do.
+        folder: working folder of the referee; also holds the lock file.
+        minimum_tier: weakest acceptable sandbox tier.
     """
 
     def __init__(self, device: str, folder: Path, minimum_tier: str) -> None:
@@ -47,19 +47,19 @@ class RefereeQueue:
         self._folder = folder
         self._minimum_tier = minimum_tier
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bench")
-        self._guard = threading.Lock()  # of everything below and of the jobs' own fields
+        self._guard = threading.Lock()  # protects all fields below and those of `JobReferee`
         self._referee: Referee | None = None
         self._running: JobReferee | None = None
-        self._began: float | None = None  # when the running call began
+        self._began: float | None = None  # start of the running call
         self._busy_s = 0.0
         self._closed = False
 
     def for_job(self, used: Callable[[float], None] = lambda elapsed_s: None) -> JobReferee:
-        """A referee for one job, which can be stopped without touching the others; `used` is told seconds after each turn."""
+        """Create one job's referee, which can be stopped independently; `used` gets the seconds of each turn."""
         return JobReferee(self, used)
 
     def close(self) -> None:
-        """End the referee; running and later calls raise RefereeLost."""
+        """Stop the referee; running and later calls raise RefereeLost."""
         with self._guard:
             self._closed = True
             referee, self._referee = self._referee, None
@@ -71,7 +71,7 @@ class RefereeQueue:
         """Run `work` when it is this job's turn.
 
         Raises:
-            RefereeLost: the job was stopped, or the referee died; the next call gets a new one.
+            RefereeLost: the job was stopped, or the referee died; the next call starts a new one.
         """
         with self._guard:
             self._refuse_if_stopped(judge)
@@ -82,22 +82,22 @@ class RefereeQueue:
             raise RefereeLost("the job was stopped") from None
 
     def busy_seconds(self) -> float:
-        """For how long calls have run here so far, the running one included."""
+        """Total seconds of all calls so far, including the running one."""
         with self._guard:
             return self._busy_s + (time.monotonic() - self._began if self._began is not None else 0.0)
 
     def is_idle(self) -> bool:
-        """Whether no call runs now."""
+        """Whether no call is running."""
         with self._guard:
             return self._running is None
 
     def is_warm(self) -> bool:
-        """Whether there is a referee, which holds memory of the device."""
+        """Whether a referee is loaded, which occupies device memory."""
         with self._guard:
             return self._referee is not None
 
     def stop(self, judge: JobReferee) -> None:
-        """Refuse further calls of `judge` and kill the one that runs, if it is its."""
+        """Reject further calls of `judge`, and kill the running call if it belongs to `judge`."""
         with self._guard:
             judge.stopped = True
             waiting = judge.waiting
@@ -116,7 +116,7 @@ class RefereeQueue:
             try:
                 return work(referee)
             except BaseException:
-                # lost, or interrupted in mid-conversation by a callback that raised: neither can be spoken to again
+                # lost, or interrupted mid-protocol by a callback that raised: it cannot be used again
                 self._drop(referee)
                 raise
             finally:
@@ -141,7 +141,7 @@ class RefereeQueue:
         try:
             referee.kill()
             referee.close()
-        except Exception:  # noqa: BLE001 - it is dead already; the next one starts afresh
+        except Exception:  # noqa: BLE001 - the referee is already dead; the next call starts a new one
             _log.warning("closing a lost referee failed", exc_info=True)
 
     def _refuse_if_stopped(self, judge: JobReferee) -> None:
@@ -164,7 +164,7 @@ class RefereeQueue:
 
 
 class JobReferee:
-    """One job's view of the referee: the same methods as `evaluator.client.Referee`, taking turns with other jobs."""
+    """One job's view of the referee: has methods of `evaluator.client.Referee` and takes turns with other jobs."""
 
     def __init__(self, queue: RefereeQueue, used: Callable[[float], None]) -> None:
         self._queue = queue
@@ -181,7 +181,7 @@ class JobReferee:
         return self._queue.call(self, lambda referee: referee.describe(task, **options))
 
     def evaluate(self, task: TaskSource, candidate: CandidateSource, **options: Any) -> Verdict:
-        """See `Referee.evaluate`. A callback among `options` is called by the queue's thread."""
+        """See `Referee.evaluate`. Callbacks in `options` run in the queue's thread."""
         return self._queue.call(self, lambda referee: referee.evaluate(task, candidate, **options))
 
     def run_tool(self, program: str, files: Mapping[str, Any], **options: Any) -> Any:
@@ -189,9 +189,9 @@ class JobReferee:
         return self._queue.call(self, lambda referee: referee.run_tool(program, files, **options))
 
     def profile(self, text: str) -> dict[str, Any] | None:
-        """What holds a task back, or None where `kernelwright device` has not measured this machine's ceilings.
+        """Profile a task's bottlenecks; None if `kernelwright device` has not measured this machine's ceilings.
 
-        One turn in the queue: a profile holds the device's lock, and must not wait for a job that needs it.
+        Takes a single turn in the queue: a profile holds the device's lock and must not wait for a job that needs it.
 
         Raises:
             ProfileFailed: the task cannot be profiled.
@@ -206,7 +206,7 @@ class JobReferee:
             try:
                 return profile_task(referee, text, known["rates"], device=device).as_json()
             except ProfileFailed as failure:
-                return failure  # no fault of the referee, which whatever is raised here would end
+                return failure  # returned, not raised: an exception here would end the referee, which is not at fault
 
         found = self._queue.call(self, work)
         if isinstance(found, ProfileFailed):
@@ -214,8 +214,8 @@ class JobReferee:
         return found
 
     def kill(self) -> None:
-        """See `Referee.kill`: the running call raises RefereeLost, and so does every later one of this job."""
+        """See `Referee.kill`: the running call and all later calls of this job raise RefereeLost."""
         self._queue.stop(self)
 
     def close(self) -> None:
-        """The queue keeps the referee warm for the next job."""
+        """Do nothing: the queue keeps the referee warm for the next job."""

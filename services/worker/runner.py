@@ -1,4 +1,4 @@
-"""Working on one row: claim it, drive the agent or the referee under a watch, store how it ended."""
+"""Works on one row: claims it, runs the agent or the referee under a watch, and stores the result."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from services.worker.referee_queue import JobReferee, RefereeQueue
 from services.worker.watch import Watch
 
 _log = logging.getLogger(__name__)
-# What is kept of a description: neither the text, which is the row's, nor the shapes that choose a winner.
+# Fields kept from a task description. Omits the task's text, which the row holds, and the shapes that select a winner.
 _OF_A_LOOK = (
     "ok", "verdict", "reason", "detail", "lint", "inferred", "dims", "direction", "inputs", "outputs", "parameters"
 )  # fmt: skip
-# What a crash of ours reads like to the person who waits for the job; details are in the log.
+# Texts that a user sees after a cancellation or an internal error; details are in the log.
 _CANCELLED = ("cancelled", "cancelled; its processes were killed", None)
 _FAULT = "an error of Kernelwright's own ({kind}: {error}); the log of the worker has its traceback"
 _LOOK_AT_DISK_S = 2.0
-# Not the error's own words: they may name hosts and users of the database.
+# Omits the error's own message, which may name database hosts and users.
 _CUT_OFF = "the database failed ({kind})"
 Result = TypeVar("Result")
 
@@ -60,11 +60,11 @@ class Runner:
 
     Args:
         settings: leases, attempts, folders.
-        database: where the rows are.
-        queue: where candidates run.
+        database: where the rows are stored.
+        queue: the queue for the referee that runs candidates.
         owner: this worker's identity, written into leases.
-        refusal: why nothing may run here, or None; waits until that is known.
-        is_sick: whether the device's verdicts cannot be believed any more: what runs is given back.
+        refusal: returns why this worker may run nothing, or None; blocks until that is known.
+        is_sick: returns whether the device's verdicts are no longer reliable; running rows are then released.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Runner:
         self._cut_off: set[Lease] = set()
 
     def work_on_next(self, model: LeasedModel) -> bool:
-        """Take the row of a table whose turn it is and work on it; False when there is none for this worker."""
+        """Claim the next row of a table and work on it; return False if there is none for this worker."""
         if self.stopping.is_set():
             return False
         held = turns.take(
@@ -107,9 +107,10 @@ class Runner:
         return True
 
     def work_on_job(self, held: Lease, *, alone: bool = True, began_s: float | None = None) -> None:
-        """Drive a claimed job to its end; `alone`: no other worker could, so that one who may run nothing ends it, too.
+        """Run a claimed job to its end.
 
-        The budget's seconds count from the monotonic time `began_s`, by default from now."""
+        With `alone`, no other worker could run the job: if this one may run nothing, the job fails. The budget's seconds
+        count from the monotonic time `began_s`, by default from now."""
         began_s = time.monotonic() if began_s is None else began_s
         spec, owner_id = self._patiently(lambda: self._begin(held))
         _log.info("attempt %d begins", held.attempt)
@@ -117,7 +118,7 @@ class Runner:
         if refusal is not None and alone:
             self.finish_job(held, JobOutcome("failed", "not_judged", f"this worker runs nothing: {refusal}"))
             return
-        if refusal is not None:  # its device fell sick as it took the job, which is none of the job's fault
+        if refusal is not None:  # the device became unhealthy as the job was claimed; not the job's fault
             self._release(held)
             return
         gives_back = partial(self._gives_back, held)
@@ -140,7 +141,7 @@ class Runner:
         )
 
     def _begin(self, held: Lease) -> tuple[JobSpec, str | None]:
-        """What is to be done, and whose job it is; the attempt is told."""
+        """Return the job's spec and owner, and log the start of the attempt as an event."""
         with self._database.write() as session:
             job = lease.locked_row(session, held)
             spec = batches.with_folder(job_spec(job), self._settings.job_dir(job.id) / "batch")
@@ -191,14 +192,14 @@ class Runner:
         )
 
     def _opened(self, held: Lease) -> tuple[Evaluation, JobSpec | None]:
-        """The evaluation, and what its job asks for if it has one."""
+        """Return the evaluation, and its job's spec if it has a job."""
         with self._database.write() as session:
             row: Evaluation = lease.locked_row(session, held)
             job = session.get(Job, row.job_id) if row.job_id else None
             return row, job_spec(job) if job else None
 
     def _judge_for(self, owner_id: str | None) -> JobReferee:
-        """A view of the referee whose turns count as the user's."""
+        """Return a job's referee whose turns count toward the user's usage."""
         measure = "gpu_seconds" if self._queue.device == "cuda" else "cpu_seconds"
 
         def used(elapsed_s: float) -> None:
@@ -235,20 +236,19 @@ class Runner:
             _log.info("%s is somebody else's now", held.row_id)
             return
         except SandboxUnavailable as error:
-            # What stops this worker may have ended its sandbox first.
+            # A shutdown of this worker may have ended its sandbox first.
             if self._end_of_stopped(held, finish, cancelled):
                 return
             outcome = self._failure(held, f"nothing here isolates a candidate: {error}")
-        except Exception as error:  # noqa: BLE001 - every fault of ours must end in the row, not in a dead thread
+        except Exception as error:  # noqa: BLE001 - every internal error must be stored in the row, not kill the thread
             if self._end_of_stopped(held, finish, cancelled):
                 return
             told = trouble(error)
-            if told is not None or is_outage(
-                error
-            ):  # no fault of the row's: it is given back, and the attempt does not count
+            if told is not None or is_outage(error):
+                # Probably not the row's fault: release it for another attempt.
                 reason = told or _CUT_OFF.format(kind=type(error).__name__)
                 _log.warning("%s is given back: %s", held.row_id, reason)
-                # Unless all is well and only what this row wants fails: that would never end.
+                # Count the attempt only if the database answers: then the row itself may cause the fault, and retries would never end.
                 self._release(held, stalled=self._database.answers(), reason=reason)
                 return
             _log.exception("%s %s failed in attempt %d", held.model.__tablename__, held.row_id, held.attempt)
@@ -261,14 +261,14 @@ class Runner:
             except LeaseLost:
                 _log.info("%s is somebody else's now", held.row_id)
             return
-        # Whether an evaluation was cancelled is seen where it is ended: to ask beforehand costs as much as to end it.
+        # `_finish_evaluation` checks for a cancellation: a check beforehand would cost as much as ending the evaluation.
         if held.model is Evaluation or not self._end_of_stopped(held, finish, cancelled):
             self._quietly(finish, held, outcome)
 
     def _end_of_stopped(
         self, held: Lease, finish: Callable[[Lease, Any], None], cancelled: Callable[[], Any]
     ) -> bool:
-        """End or give back a row whose work was stopped from outside; False when nobody stopped it."""
+        """End or release a row whose work was stopped from outside; return False if it was not stopped."""
         reason = self._patiently(lambda: self._wanted(held))
         if reason == "lost":
             return True
@@ -282,7 +282,7 @@ class Runner:
         return False
 
     def _once_there_is_room(self, work: Callable[[], Result], judge: JobReferee) -> Result:
-        """Do `work`, again from what it has stored where the disk was full, as soon as files can be written."""
+        """Run `work`; after a full disk, wait until files can be written and run it again from its stored state."""
         while True:
             try:
                 return work()
@@ -307,17 +307,17 @@ class Runner:
         self._patiently(release)
 
     def _patiently(self, work: Callable[[], Result]) -> Result:
-        """Wait for a database that is away, unless this worker is to stop; then leases run out."""
+        """Retry during database outages unless this worker is stopping; its leases then expire."""
         return through_outages(work, give_up=self.stopping.is_set)
 
     def _gives_back(self, held: Lease) -> bool:
-        """Once told, it stays so: a job that was cut off has not failed, nor was it cancelled, if the device got well meanwhile."""
+        """Whether to release the row; once True it stays True: an interrupted job must not fail or be cancelled if the device recovers."""
         if self.stopping.is_set() or self._is_sick():
             self._cut_off.add(held)
         return held in self._cut_off
 
     def _retry_or_fail(self, held: Lease, finish: Callable[[Lease, Any], None], reason: str) -> None:
-        """Let another attempt be made while there are any left."""
+        """Release the row for another attempt, or fail it if none is left."""
 
         def again() -> bool:
             with self._database.write() as session:
@@ -336,10 +336,10 @@ class Runner:
         return JobOutcome("failed", "not_judged", reason) if held.model is Job else ("failed", reason, None)
 
     def finish_job(self, held: Lease, outcome: JobOutcome) -> None:
-        """Store how a job ended, with its bundle, in one transaction; then what it leaves in memory.
+        """Store a job's outcome and bundle in one transaction, then its memory entries.
 
         Raises:
-            LeaseLost: the job is somebody else's, or has ended.
+            LeaseLost: another worker holds the job, or it has ended.
         """
         if outcome.state == "waiting":
             with self._database.write() as session:
