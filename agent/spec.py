@@ -44,12 +44,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """One language model behind an OpenAI-compatible HTTP API.
+    """One language model and how to reach it.
 
     Holds the *name* of the environment variable with the key, never the key itself, and is therefore safe to store and show.
 
     Attributes:
-        model: the model's name in the API.
+        model: the model's name in the API; for "policy" a folder.
         base_url: for example "http://127.0.0.1:8000/v1"; None uses the openai client's default.
         api_key_variable: environment variable of the key; an unset variable sends a placeholder (local servers).
         samples: independent first attempts.
@@ -58,8 +58,8 @@ class ModelChoice:
         timeout_s: seconds for one request.
         usd_per_million_input_tokens: price; 0 for a self-hosted model.
         usd_per_million_output_tokens: price; 0 for a self-hosted model.
-        provider: module of `agent.providers` that answers: "openai" (any compatible server), "policy" (`model` is the
-            folder of a local checkpoint) or "batch" (requests go through files, see `agent.providers.batch`).
+        provider: a name of `agent.providers.registry`: "openai" (any compatible server), "policy" (a local checkpoint) or
+            "batch" (requests go through files, see `agent.providers.batch`).
         folder: for "batch", the folder with requests and answers.
         origin: "policy" for a model that this project fine-tuned, with any provider; else "llm".
     """

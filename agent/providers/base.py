@@ -18,14 +18,15 @@ class Provider(Protocol):
 
         Args:
             messages: the conversation.
-            max_tokens: completion limit of this request; defaults to the model's own.
+            max_tokens: completion limit of this request; defaults to `ModelChoice.max_tokens`.
             key: identifies this request, also when it is resent after a kill; a batch finds its answer by it.
 
         Raises:
-            agent.errors.ProviderError: if the API refuses, fails after retries or breaks its protocol.
+            agent.errors.ProviderError: if the model cannot answer: the API refuses, fails after retries or breaks its
+                protocol, or a file or library is missing. A constructor may raise it, too.
         """
         ...
 
     def close(self) -> None:
-        """End requests in flight and free resources; do not call `complete` afterward."""
+        """End requests in flight (they raise `ProviderError`) and free resources; do not call `complete` afterward."""
         ...

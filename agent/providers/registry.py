@@ -1,4 +1,4 @@
-"""Maps a model to its provider. To add a provider, add a file and a branch here."""
+"""Maps a model to its provider. To add a provider, add a file, its name and a branch here."""
 
 from __future__ import annotations
 
