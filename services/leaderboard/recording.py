@@ -14,6 +14,7 @@ from agent import candidates
 from agent.budget import ROOFLINE_BELIEVED
 from agent.diagnosing import DESCRIBE_STEP, PROFILE_STEP, share_of_roofline
 from agent.store import PLAN_STEPS
+from evaluator.verdict import from_json
 from services.db.models import (
     Candidate,
     Job,
@@ -208,9 +209,10 @@ def _roofline_share(session: Session, job: Job, winner: Candidate) -> float | No
     query = select(Verdict.body).where(
         Verdict.job_id == job.id, Verdict.sha256 == winner.sha256, Verdict.phase == "screen"
     )
+    screen = session.scalar(query)
     share = share_of_roofline(
         step_value(session, job.id, PROFILE_STEP),
         step_value(session, job.id, DESCRIBE_STEP),
-        session.scalar(query),
+        None if screen is None else from_json(screen),
     )
     return share if share is not None and 0 < share <= ROOFLINE_BELIEVED else None

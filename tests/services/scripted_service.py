@@ -24,6 +24,7 @@ from typing import Any, cast
 from evaluator.errors import RefereeLost
 from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict, as_json, from_json
 from tests.services.model_server import model_server
 from tests.services.service import FEW_SHAPES, ONCE, TWICE_TASK, WRONG, candidate
 
@@ -89,7 +90,7 @@ class ScriptedReferee:
 
     def evaluate(
         self, task: TaskSource, candidate: CandidateSource, *, splits: Sequence[str] = ("visible",), **_: Any
-    ) -> dict[str, Any]:
+    ) -> Verdict:
         """The recorded verdict, with this candidate's name in it."""
         self._take()
         verdict = copy.deepcopy(_record()["verdicts"][kind_of(candidate.source)][splits[0]])
@@ -98,7 +99,7 @@ class ScriptedReferee:
             "origin": candidate.origin,
             "label": candidate.label,
         }
-        return cast(dict[str, Any], verdict)
+        return from_json(verdict)
 
     def run_tool(self, program: str, files: Mapping[str, str], **_: Any) -> ToolResult:
         """The recorded result of the one tool that such a job runs: the probe of the task's inputs."""
@@ -142,10 +143,10 @@ class _Recorder:
 
     def evaluate(
         self, task: TaskSource, candidate: CandidateSource, *, splits: Sequence[str], **options: Any
-    ) -> dict[str, Any]:
-        found = self._referee.evaluate(task, candidate, splits=splits, **options)
-        self.kept["verdicts"].setdefault(kind_of(candidate.source), {})[splits[0]] = found
-        return cast(dict[str, Any], found)
+    ) -> Verdict:
+        found: Verdict = self._referee.evaluate(task, candidate, splits=splits, **options)
+        self.kept["verdicts"].setdefault(kind_of(candidate.source), {})[splits[0]] = as_json(found)
+        return found
 
     def run_tool(self, program: str, files: Mapping[str, str], **options: Any) -> ToolResult:
         found = self._referee.run_tool(program, files, **options)
