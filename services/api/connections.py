@@ -21,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _FILES_KEPT_BACK = 128
 _MOST_CONNECTIONS = 4096
+_GRACE_S = 0.1
 
 
 class HeadTimeoutProtocol(H11Protocol):
@@ -72,7 +73,8 @@ def with_body_timeout(receive: Receive, seconds: float) -> Receive:
         if is_whole:
             return await receive()
         try:
-            message = await asyncio.wait_for(receive(), deadline - time.monotonic())
+            # A route may read late; what has arrived by then is not too late.
+            message = await asyncio.wait_for(receive(), max(deadline - time.monotonic(), _GRACE_S))
         except TimeoutError:
             headers = {"Connection": "close"}
             raise HTTPException(408, f"the body did not come within {seconds:g} s", headers) from None
