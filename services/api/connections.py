@@ -63,22 +63,24 @@ def limit_unread_answers(listener: socket.socket, seconds: float) -> None:
 def with_body_timeout(receive: Receive, seconds: float) -> Receive:
     """Wrap `receive` to wait at most `seconds` for the whole body, and without a limit after it.
 
+    A route may start to read late. What has arrived by then is not too late, so the first message gets a short grace.
+
     Raises:
         HTTPException: 408, from the awaited call.
     """
-    deadline, is_whole = time.monotonic() + seconds, False
+    deadline, is_first, is_whole = time.monotonic() + seconds, True, False
 
     async def receive_in_time() -> Message:
-        nonlocal is_whole
+        nonlocal is_first, is_whole
         if is_whole:
             return await receive()
         try:
-            # A route may read late; what has arrived by then is not too late.
-            message = await asyncio.wait_for(receive(), max(deadline - time.monotonic(), _GRACE_S))
+            left_s = deadline - time.monotonic()
+            message = await asyncio.wait_for(receive(), max(left_s, _GRACE_S) if is_first else left_s)
         except TimeoutError:
             headers = {"Connection": "close"}
             raise HTTPException(408, f"the body did not come within {seconds:g} s", headers) from None
-        is_whole = not message.get("more_body", False)
+        is_first, is_whole = False, not message.get("more_body", False)
         return message
 
     return receive_in_time

@@ -211,3 +211,16 @@ def test_what_the_reference_itself_loses_in_its_tier_is_allowed() -> None:
     assert not compare(lost, expect(*given, tiered=[rounded])).ok
     assert compare(lost, expect(*given, tiered=[rounded, lost])).ok
     assert not compare(exact - 10 * (exact - lost), expect(*given, tiered=[rounded, lost])).ok
+
+
+def test_a_gradient_of_large_inputs_in_a_coarse_tier_must_only_be_finite() -> None:
+    exact = np.array([[1.0, 2.0, 3.0]])
+    expected = expect("bfloat16", exact.shape, exact, exact, None, 3, judged="finiteness_alone")
+    for values, right in (
+        ([1.0, 2.0, 3.0], True),
+        ([9.0, 2.0, 3.0], True),
+        ([np.nan, 2.0, 3.0], False),
+        ([1.0, np.inf, 3.0], False),
+    ):
+        carried = from_float64(np.array(values), "bfloat16")
+        assert compare(carried, expected).ok is right, values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.exceptions import HTTPException
+from starlette.types import Message
 
 from services.api import connections
 from services.api.routes import evaluations
@@ -153,3 +156,23 @@ def test_who_waits_for_a_verdict_is_counted(keyed: Keyed, monkeypatch: pytest.Mo
     assert sum("Preference-Applied" in answer.headers for _, answer in found) == 2
     assert sum(elapsed_s >= 3 for elapsed_s, _ in found) == 2
     assert not keyed.app.state.waiting
+
+
+@pytest.mark.parametrize("first_s", [0.0, 0.3])
+def test_a_body_in_drops_ends_at_its_deadline_however_late_it_is_read(first_s: float) -> None:
+    async def drops() -> Message:
+        await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def read() -> None:
+        receive = connections.with_body_timeout(drops, 0.2)
+        await asyncio.sleep(first_s)
+        for _ in range(1000):
+            await receive()
+            read_times.append(time.monotonic())
+
+    read_times: list[float] = []
+    with pytest.raises(HTTPException) as refused:
+        asyncio.run(read())
+    assert refused.value.status_code == 408
+    assert 1 <= len(read_times) < 30
