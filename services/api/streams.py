@@ -2,8 +2,8 @@
 
 One query fetches the newest event id of all jobs; a stream whose job has new events is woken and reads them itself, in order.
 Ids of different jobs do not become visible in order (PostgreSQL assigns them before commit), so every few seconds the task
-checks each watched job separately; that also finds jobs that ended without a further event. A stream ends when its key is no
-longer valid; all streams of a key share one validity check.
+checks each watched job separately; that also finds jobs that ended without a further event. The same task asks for the keys of
+all open streams together and ends the streams whose key is no longer valid, so that a stream without news sleeps.
 """
 
 from __future__ import annotations
@@ -28,16 +28,26 @@ from services.users.keys import is_valid
 _log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 ASK_EACH_EVERY_S = 5.0
-KEY_KEPT_S = 2.5
+ASK_KEYS_EVERY_S = 2.5
 MOST_OF_ONE = 600
 
 
 @dataclass(eq=False)
 class Watcher:
-    """One stream: `seen` is the id of the last event sent; `woken` is set when the stream should read the log."""
+    """One open stream.
+
+    Attributes:
+        job_id: its job.
+        seen: id of the last event sent.
+        key_id: the key that it was opened with, if any.
+        is_revoked: whether that key is no longer valid; the stream ends.
+        woken: set when the stream should look at its job's events, or is to end.
+    """
 
     job_id: str
     seen: int
+    key_id: str | None = None
+    is_revoked: bool = False
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -56,7 +66,6 @@ class EventStreams:
         self._most = most
         self._open: Counter[str] = Counter()
         self._watchers: dict[str, set[Watcher]] = {}
-        self._keys: dict[str, tuple[float, bool]] = {}  # time and result of the last check
         self._task: asyncio.Task[None] | None = None
 
     def is_full(self, whose: str) -> bool:
@@ -64,9 +73,11 @@ class EventStreams:
         return self._open[whose] >= self._most
 
     @contextmanager
-    def watching(self, job_id: str, seen: int, whose: str = "") -> Iterator[Watcher]:
+    def watching(
+        self, job_id: str, seen: int, whose: str = "", key_id: str | None = None
+    ) -> Iterator[Watcher]:
         """Register a caller's watcher of a job for the duration of the block; it is woken when the job may have new events."""
-        watcher = Watcher(job_id, seen)
+        watcher = Watcher(job_id, seen, key_id)
         self._open[whose] += 1
         self._watchers.setdefault(job_id, set()).add(watcher)
         if self._task is None or self._task.done():
@@ -80,23 +91,13 @@ class EventStreams:
             others.discard(watcher)
             if not others:
                 del self._watchers[job_id]
-            if not self._watchers:
-                self._keys.clear()
-
-    async def key_is_valid(self, key_id: str) -> bool:
-        """Whether a key is still valid; the result is at most `KEY_KEPT_S` seconds old."""
-        now = time.monotonic()
-        asked_at, was_valid = self._keys.get(key_id, (-math.inf, True))
-        if now - asked_at < KEY_KEPT_S:
-            return was_valid
-        self._keys[key_id] = (now, was_valid)  # other streams use the old result during this check
-        valid = await run_in_threadpool(_is_valid, self._database, key_id)
-        self._keys[key_id] = (now, valid)
-        return valid
 
     async def _run(self) -> None:
-        newest, asked_at = 0, -math.inf
+        newest, asked_at, keys_asked_at = 0, -math.inf, time.monotonic()
         while self._watchers and not self._stopping.is_set():
+            if time.monotonic() - keys_asked_at >= ASK_KEYS_EVERY_S:
+                await self._end_revoked()
+                keys_asked_at = time.monotonic()
             try:
                 newest, changed = await run_in_threadpool(_changed, self._database, newest)
                 self._wake(changed)
@@ -116,20 +117,29 @@ class EventStreams:
                 pass
         self._wake(list(self._watchers))
 
+    async def _end_revoked(self) -> None:
+        keyed = [one for watchers in self._watchers.values() for one in watchers if one.key_id is not None]
+        if keyed:
+            valid = await run_in_threadpool(_valid, self._database, {str(one.key_id) for one in keyed})
+            for watcher in keyed:
+                if watcher.key_id not in valid:
+                    watcher.is_revoked = True
+                    watcher.woken.set()
+
     def _wake(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
             for watcher in self._watchers.get(job_id, ()):
                 watcher.woken.set()
 
 
-def _is_valid(database: Database, key_id: str) -> bool:
-    """Whether a key is valid; False if the database is unavailable, which ends the stream. A reconnect authenticates again."""
+def _valid(database: Database, key_ids: Collection[str]) -> set[str]:
+    """Return which keys are valid: none if the database is unavailable, which ends their streams. A reconnect authenticates again."""
     try:
         with database.read() as session:
-            return is_valid(session, key_id)
+            return {key_id for key_id in key_ids if is_valid(session, key_id)}
     except SQLAlchemyError as error:
-        _log.warning("a key cannot be checked: %s", type(error).__name__)
-        return False
+        _log.warning("keys cannot be checked: %s", type(error).__name__)
+        return set()
 
 
 def _changed(database: Database, since: int) -> tuple[int, list[str]]:

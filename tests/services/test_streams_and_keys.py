@@ -25,8 +25,7 @@ def keyed(tmp_path: Path) -> Iterator[Keyed]:
 
 
 def test_an_open_stream_ends_when_its_key_does(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_routes, "_KEY_ASKED_EVERY_S", 0.1)
-    monkeypatch.setattr(streams, "KEY_KEPT_S", 0.1)
+    monkeypatch.setattr(streams, "ASK_KEYS_EVERY_S", 0.1)
 
     def tell(job_id: str) -> None:
         with keyed.base.write() as session:
@@ -62,22 +61,21 @@ def test_idle_streams_ask_for_their_key_together_and_not_for_events(
     keyed: Keyed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hundreds of idle streams share one look-out, and one question about the key that they were opened with."""
-    monkeypatch.setattr(event_routes, "_KEY_ASKED_EVERY_S", 0.1)
-    monkeypatch.setattr(streams, "KEY_KEPT_S", 0.3)
+    monkeypatch.setattr(streams, "ASK_KEYS_EVERY_S", 0.3)
     made = keyed.key("ada")
     job_id = submit(keyed.client(made)).json()["id"]
     asked: list[str] = []
-    is_valid, look = streams._is_valid, event_routes._look
+    valid, look = streams._valid, event_routes._look
 
-    def counted_key(*given: Any) -> bool:
-        asked.append("key")
-        return is_valid(*given)
+    def counted_keys(*given: Any) -> set[str]:
+        asked.append("keys")
+        return valid(*given)
 
     def counted_look(*given: Any) -> Any:
         asked.append("events")
         return look(*given)
 
-    monkeypatch.setattr(streams, "_is_valid", counted_key)
+    monkeypatch.setattr(streams, "_valid", counted_keys)
     monkeypatch.setattr(event_routes, "_look", counted_look)
     count = 20
 
@@ -95,5 +93,5 @@ def test_idle_streams_ask_for_their_key_together_and_not_for_events(
         await asyncio.wait(reading, timeout=20)
 
     asyncio.run(idle())
-    assert 2 <= asked.count("key") <= 8
+    assert 2 <= asked.count("keys") <= 8
     assert asked.count("events") <= 4 * count, "one page, one that is empty, one when it stops"

@@ -26,7 +26,6 @@ router = APIRouter(tags=["jobs"])
 _log = logging.getLogger(__name__)
 _PING_EVERY_S = 25.0
 _RECONNECT_AFTER_MS = 1000
-_KEY_ASKED_EVERY_S = 2.5  # results are cached as long, so a stream ends within 5 s of its key
 _MOST_AT_ONCE = 500
 _EVENT_ID = re.compile(r"[0-9]{1,18}")
 
@@ -96,15 +95,11 @@ async def _stream(
     stopping: asyncio.Event,
     whose: str = "",
 ) -> AsyncIterator[bytes]:
-    say_at, ask_at = time.monotonic() + _PING_EVERY_S, time.monotonic() + _KEY_ASKED_EVERY_S
+    say_at = time.monotonic() + _PING_EVERY_S
     looks = True
-    with streams.watching(job_id, seen, whose) as watcher:
+    with streams.watching(job_id, seen, whose, key_id) as watcher:
         yield f"retry: {_RECONNECT_AFTER_MS}\n\n".encode()
-        while not stopping.is_set():
-            if key_id is not None and time.monotonic() >= ask_at:
-                ask_at = time.monotonic() + _KEY_ASKED_EVERY_S
-                if not await streams.key_is_valid(key_id):
-                    return  # revoked or expired in the meantime
+        while not stopping.is_set() and not watcher.is_revoked:
             if looks:
                 watcher.woken.clear()  # before reading, so an event that arrives during the read wakes the stream again
                 try:
@@ -124,8 +119,7 @@ async def _stream(
             if time.monotonic() >= say_at:
                 yield KEEPALIVE_COMMENT
                 say_at = time.monotonic() + _PING_EVERY_S
-            due = say_at if key_id is None else min(say_at, ask_at)
-            looks = await _woken(watcher, max(0.0, due - time.monotonic()))
+            looks = await _woken(watcher, max(0.0, say_at - time.monotonic()))
 
 
 async def _woken(watcher: Watcher, seconds: float) -> bool:
