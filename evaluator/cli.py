@@ -19,6 +19,7 @@ from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
 from evaluator.errors import EvaluatorError
 from evaluator.precision import with_precision
+from evaluator.shapes.sampler import SPLITS
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Summary, Verdict, by_size, compiled_words
 from evaluator.verdict import as_json as verdict_json
@@ -65,12 +66,18 @@ def evaluate(
         ),
     ] = False,
 ) -> None:
-    """Judge one candidate. Exit status: 0 accepted, 1 rejected, 2 could not judge."""
-    if effort not in _EFFORTS:
-        _errors.print(
-            f"--effort: {effort!r} is not an effort; use one of {', '.join(_EFFORTS)}", markup=False
-        )
-        raise typer.Exit(2)
+    """Judge one candidate.
+
+    `accepted` means that it is correct at every shape; whether it is faster is the speedup beside it, which may be below 1.
+
+    Exit status: 0 accepted, 1 rejected, 2 could not judge.
+    """
+    chosen = [split.strip() for split in splits.split(",") if split.strip()]
+    for option, given, known in (("effort", [effort], _EFFORTS), ("splits", chosen, SPLITS)):
+        for name in given:
+            if name not in known:
+                _errors.print(f"--{option}: {name!r} is none of {', '.join(known)}", markup=False)
+                raise typer.Exit(2)
     sources = []
     for path in (task, candidate):
         try:
@@ -89,7 +96,7 @@ def evaluate(
             CandidateSource(sources[1], "external", candidate.name),
             device=device,
             effort=effort,
-            splits=[split.strip() for split in splits.split(",") if split.strip()],
+            splits=chosen,
             minimum_tier=minimum_tier,
             work_dir=work_dir,
             fresh=fresh,

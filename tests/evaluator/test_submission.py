@@ -182,6 +182,15 @@ def test_the_command_refuses_a_defective_task(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["verdict"] == "task_rejected"
 
 
+@pytest.mark.parametrize(("option", "given"), [("--splits", "visible,visble"), ("--effort", "slow")])
+def test_the_command_names_an_unknown_choice(tmp_path: Path, option: str, given: str) -> None:
+    task = tmp_path / "task.py"
+    task.write_text(_TASK, encoding="utf-8")
+    result = CliRunner().invoke(app, ["evaluate", str(task), str(task), option, given])
+    assert result.exit_code == 2
+    assert f"{option}: '{given.rpartition(',')[2]}' is none of" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
