@@ -59,7 +59,7 @@ class Host:
 
     @staticmethod
     def first_true(values: Array) -> tuple[int, int]:
-        row, column = (int(part[0]) for part in np.nonzero(values))
+        row, column = divmod(int(values.argmax()), values.shape[1])
         return row, column
 
     @staticmethod

@@ -38,6 +38,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.fills import are_fills, find, in_range, rms_of_rows
@@ -134,6 +135,12 @@ class Expected:
         counted = xp.isfinite(self.exact) if fills is None else xp.isfinite(self.exact) & ~fills
         finite = xp.widen(xp.abs(self.exact[counted]), "float64")
         return math.sqrt(xp.mean(finite**2)) if xp.size(finite) else 0.0
+
+    @cached_property
+    def all_finite(self) -> bool:
+        """Whether neither the reference nor the oracle has a NaN or an infinity."""
+        xp = space(self.exact)
+        return bool(xp.isfinite(self.exact).all()) and bool(xp.isfinite(self.own).all())
 
     @property
     def steady_rows(self) -> Array:
@@ -260,8 +267,10 @@ def _row_error(values: Array, exact: Array, valid: Array, scale: Array) -> Array
 def _errors(values: Array, exact: Array, valid: Array, scale: Array) -> Array:
     """Relative errors; 0 where either is not a number."""
     xp = space(exact)
+    counted = valid & xp.isfinite(values)
     with xp.quiet():
-        return xp.where(valid & xp.isfinite(values), xp.abs(values - exact), 0.0) / scale
+        difference = xp.abs(values - exact)
+        return (difference if bool(counted.all()) else xp.where(counted, difference, 0.0)) / scale
 
 
 def _row_rms(values: Array, exact: Array, valid: Array, scale: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,8 +26,8 @@ from evaluator.shapes.space import Dims
 from evaluator.verdict import Finding
 
 _INSPECT_SECONDS = 1.5
-#: Contents drawn per shape. Fewer for a large one, since each needs a float64 oracle.
-_CASES, _CASES_IF_LARGE, _LARGE_BYTES = 3, 2, 16 << 20
+#: Contents drawn per shape. Fewer where the first one took long, since each needs a float64 oracle.
+_CASES, _CASES_IF_SLOW, _SLOW_S = 3, 2, 0.15
 
 
 @dataclass
@@ -56,8 +57,10 @@ class Probe:
     def of(cls, session: TaskSession, shape: OpenShape, count: int | None = None) -> Probe:
         """Draws contents, ``count`` of them if given, and calls the reference."""
         notes: list[Finding] = []
-        count = count or (_CASES if shape.inputs.input_bytes <= _LARGE_BYTES else _CASES_IF_LARGE)
-        cases = [own_case(shape, notes) for _ in range(count)]
+        started = time.monotonic()
+        cases = [own_case(shape, notes)]
+        count = count or (_CASES if time.monotonic() - started < _SLOW_S else _CASES_IF_SLOW)
+        cases += [own_case(shape, notes) for _ in range(count - 1)]
         results = [
             Result([_on_host(e.own).reshape(e.shape) for e in case.expected])  # as rows, widened
             for case in cases

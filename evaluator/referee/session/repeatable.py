@@ -117,6 +117,8 @@ def _agrees(first: Array, second: Array, dtype: str) -> bool:
         return bool(xp.size(first) == xp.size(second))
     if not is_inexact(dtype):
         return bool(xp.mean(first != second) <= _CHANGED_SHARE)
+    if bool((first == second).all()):
+        return True
     finite = xp.isfinite(first) & xp.isfinite(second)
     before, after = xp.where(finite, first, 0.0), xp.where(finite, second, 0.0)
     magnitude = xp.abs(before)
