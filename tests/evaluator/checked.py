@@ -23,8 +23,8 @@ def checked(
     try:
         run.start()
         side, outcome = run.open(shape), Outcome()
-        check(side, shape, [own_case(shape, []) for _ in range(calls)], outcome)
-        checker = Checker(session, shape, side, outcome, [])
+        check(side, shape, [own_case(shape) for _ in range(calls)], outcome)
+        checker = Checker(session, shape, side, outcome)
         yield checker
         checker.let_go()
     finally:

@@ -52,9 +52,6 @@ class H200:
     memory_bytes, share_bytes = H200_BYTES, SHARE_BYTES
 
 
-BUDGET_BYTES = Room(H200(), 1).budget_bytes  # type: ignore[arg-type]
-
-
 # -- sizes -----------------------------------------------------------------------------------------------------------
 
 
@@ -74,7 +71,7 @@ def test_small_shapes_take_little_and_lose_no_call() -> None:
     small = ShapeNeeds(128 << 10, 64 << 10)
     calls = small.most_calls(size, small.outputs_bytes)
     assert calls == MOST_SLOTS
-    needed = of_shapes([(small, calls)], BUDGET_BYTES)
+    needed = of_shapes([(small, calls)])
     assert needed.inputs_bytes == MOST_SLOTS * (128 << 10)
     assert needed.total_bytes < size.total_bytes / 4
 
@@ -100,9 +97,9 @@ def test_blocks_of_one_length_fit_into_every_process(
     needs, tiny = ShapeNeeds(slot_bytes, outputs_bytes, peak_bytes), ShapeNeeds(512, 512)
     calls = needs.most_calls(size, outputs_bytes)
     for memory in (
-        of_reference(needs, size, BUDGET_BYTES),
-        of_shapes([(needs, calls)], BUDGET_BYTES),
-        of_shapes([(tiny, MOST_SLOTS), (needs, calls)], BUDGET_BYTES),
+        of_reference(needs, size),
+        of_shapes([(needs, calls)]),
+        of_shapes([(tiny, MOST_SLOTS), (needs, calls)]),
     ):
         assert memory.slots(slot_bytes) >= calls
         # What a call makes lies in the pool beside the outputs of the block.
@@ -114,7 +111,7 @@ def test_checks_have_room_for_the_copies_that_they_make() -> None:
     outputs_bytes = 200 * MIB
     needs = ShapeNeeds(4096, outputs_bytes)
     assert not needs.large
-    size = of_shapes([(needs, needs.most_calls(MOST, outputs_bytes))], BUDGET_BYTES)
+    size = of_shapes([(needs, needs.most_calls(MOST, outputs_bytes))])
     assert size.copies_bytes >= 2 * outputs_bytes
 
 

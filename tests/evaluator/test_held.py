@@ -59,7 +59,7 @@ def run(checker: Checker, blocks: int = _BLOCKS) -> None:
 
 
 def rules(rejected: pytest.ExceptionInfo[Rejected]) -> list[str]:
-    return [finding.rule for finding in rejected.value.findings]
+    return [rejected.value.finding.rule]
 
 
 def test_a_ring_longer_than_a_block_is_found(session: TaskSession, shape: OpenShape) -> None:

@@ -134,7 +134,7 @@ def test_what_is_kept_of_ended_processes_goes_before_the_parts(parts: MemoryPart
 def test_small_shapes_take_what_their_processes_get(needs: ShapeNeeds) -> None:
     """The first is Mamba2 at its own size: on an H100 it took four times what was thought, and all else ran out of memory."""
     assert not needs.large
-    others = 2 * needs.least(2, 0).total_bytes + needs.least(2, 0, "reference").total_bytes
+    others = 2 * needs.least(2).total_bytes + needs.least(2, "reference").total_bytes
     assert needs.wanted_bytes >= others + 3 * needs.weights_bytes
     assert ShapeNeeds(0, 0, 0, 15 * GIB).fits(60 * GIB), "but no task is refused for that"
 

@@ -19,14 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.referee.memory.sizes import MOST_HELD
-from evaluator.referee.session.outcome import Rejected, where
+from evaluator.referee.session.outcome import Rejected
 from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.open_shape import OpenShape
-from evaluator.referee.sides.side import Side
+from evaluator.referee.sides.side import CALL_SECONDS, Side
 from evaluator.roles.frames import TensorMeta
-from evaluator.verdict import Finding
 
-_CALL_SECONDS = 60.0
 #: Once all places are taken, one block in this many replaces a kept output.
 _REPLACED = 4
 #: Fewer outputs are kept if together they exceed this many bytes (on the host, on a device).
@@ -158,7 +156,7 @@ class Holding:
     def _compare(self, all_kept: list[_Kept]) -> None:
         side = self._side
         for kept in all_kept:
-            now = side.kept_now(kept.number, kept.block, kept.call, _CALL_SECONDS)
+            now = side.kept_now(kept.number, kept.block, kept.call, CALL_SECONDS)
             # A process asked for the addresses may return a different number of them.
             pairs = [
                 (span, then)
@@ -169,9 +167,7 @@ class Holding:
                 [span for span, _ in pairs], [then for _, then in pairs]
             ):
                 sentence = (
-                    f"at {where(self._shape)} an output of a timed call was overwritten by a later one, while it was still "
+                    f"at {self._shape.where} an output of a timed call was overwritten by a later one, while it was still "
                     "held: results must be fresh tensors, allocated in each call"
                 )
-                raise Rejected(
-                    "contract_violation", sentence, (Finding("output_overwritten", "error", sentence),)
-                )
+                raise Rejected("contract_violation", "output_overwritten", sentence)

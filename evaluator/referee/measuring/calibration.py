@@ -70,7 +70,7 @@ def run(session: TaskSession, shape: OpenShape, effort: measure.Effort) -> tuple
             pair.check_more(timed)
             pair.measure(timed, effort, captured=False)
     except Rejected as rejected:
-        if any(finding.rule == LATE_STOP for finding in rejected.findings):
+        if rejected.finding.rule == LATE_STOP:
             # A candidate is blamed for this because it could gain by it. The reference gains nothing against
             # itself: the machine was busy.
             raise RoleFailure(

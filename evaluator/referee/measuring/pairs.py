@@ -28,7 +28,6 @@ from evaluator.referee.measuring.measure import Effort, Timing, measure
 from evaluator.referee.measuring.warm import measure_warm
 from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.control import Control
-from evaluator.referee.session.expectation import Case
 from evaluator.referee.session.outcome import Outcome
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
@@ -53,7 +52,6 @@ class Timed:
     Attributes:
         shape: where.
         outcome: what the correctness checks saw there.
-        earlier: their cases.
         eager: one timing per pair.
         captured: the same for CUDA graph replays.
         why_not: why there are none, in words; empty if there are, or if it was not tried.
@@ -62,7 +60,6 @@ class Timed:
 
     shape: OpenShape
     outcome: Outcome
-    earlier: list[Case] = field(default_factory=list)
     eager: list[Timing] = field(default_factory=list)
     captured: list[Timing] = field(default_factory=list)
     why_not: str = ""
@@ -164,13 +161,13 @@ class Pair:
                 self._near(shape)
             side = self._run.open(shape)
             if shape.large:
-                large.check(side, shape, outcome, [], ("task",))
+                large.check(side, shape, outcome, ("task",))
                 continue
             # The bounds of timed outputs come from a case of the task's own distribution.
             names = distributions.names(shape.inputs.tensors)
             name = secrets.choice(names) if outcome.bounds else names[0]
-            case = make_case(shape, name, [])
-            check(side, shape, [case or own_case(shape, [])], outcome)
+            case = make_case(shape, name)
+            check(side, shape, [case or own_case(shape)], outcome)
             self._near(shape)
             self._control.rivals(shape)
 
@@ -178,18 +175,18 @@ class Pair:
         """Checks more calls of the candidate, as many as when it is judged."""
         side, shape = self._run.open(timed.shape), timed.shape
         if not shape.large:
-            check(side, shape, cases(self._session, shape, []), timed.outcome)
+            check(side, shape, cases(self._session, shape), timed.outcome)
 
     def measure(self, timed: Timed, effort: Effort, *, captured: bool) -> None:
         """Adds this pair's timings at a shape, if they are not settled yet."""
         session, shape, side = self._session, timed.shape, self._run.open(timed.shape)
         if timed.wants(captured=False):
             rivals = self._rivals(timed)
-            timing = measure(session, shape, side, rivals, timed.outcome, timed.earlier, effort)
+            timing = measure(session, shape, side, rivals, timed.outcome, effort)
             timed.eager.append(self._told(shape, timing))
         if captured and timed.wants(captured=True):
             last = timed.eager[-1]
-            found = measure_captured(session, shape, side, self._control, timed.outcome, timed.earlier, last)
+            found = measure_captured(session, shape, side, self._control, timed.outcome, last)
             if isinstance(found, str):
                 timed.why_not, timed.captured = found, []
             else:
@@ -202,9 +199,7 @@ class Pair:
     def measure_warm(self, timed: Timed) -> None:
         """Adds this pair's timings of calls whose inputs are in the caches."""
         side, outcome = self._run.open(timed.shape), timed.outcome
-        timed.warm = measure_warm(
-            self._session, timed.shape, side, self._control, outcome, timed.earlier, timed.eager[-1]
-        )
+        timed.warm = measure_warm(self._session, timed.shape, side, self._control, outcome, timed.eager[-1])
 
     def _near(self, shape: OpenShape) -> list[tuple[Baseline, Side]]:
         """The sides of baselines that were about as fast as the best one in the ranking."""
@@ -230,10 +225,7 @@ class Pair:
         for _, side in near:
             self._session.fleet.pin(side.process)
         for _ in range(_ROUNDS):
-            logs = [
-                math.log(self._session.run(side, baseline, calls, chained=True).elapsed_ns)
-                for baseline, side in near
-            ]
+            logs = [math.log(baseline.run(side, calls).elapsed_ns) for baseline, side in near]
             timed.rounds.append([log - statistics.fmean(logs) for log in logs])
         middles = [statistics.median(logs) for logs in zip(*timed.rounds, strict=True)]
         return [near[middles.index(min(middles))], *others]
@@ -294,7 +286,6 @@ def figure(timings: Sequence[Timing]) -> Timing:
         ci95=(low, high),
         decision=confirmed(decide(low, high), cycles),
         log_ratios=log_ratios,
-        calls=timings[-1].calls,
         disturbed=sum(timing.disturbed for timing in timings),
         clock=over_all([timing.clock for timing in timings]),
         cycle_log_ratios=cycle_log_ratios,

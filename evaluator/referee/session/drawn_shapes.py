@@ -13,7 +13,7 @@ from evaluator.referee.session.shape_caps import ShapeCaps
 from evaluator.referee.sides.open_shape import freeze_dims
 from evaluator.shapes.drawing import Drawn, Limits
 from evaluator.shapes.sampler import COUNTS, SPLITS, Sampler
-from evaluator.shapes.space import Dims, Space, check_shape
+from evaluator.shapes.space import Dims, Space, check_shape, in_words
 from evaluator.shapes.traffic import Traffic, parse_traffic
 
 #: Most input bytes of an adversarial shape (or twice the cache), and its share of the cap for a call. It is
@@ -117,10 +117,9 @@ class DrawnShapes:
         cap_bytes = self._fleet.given_cap_bytes
         for dims, is_small in zip(shapes, self._caps.small(shapes, cap_bytes) if shapes else [], strict=True):
             if not is_small:
-                named = ", ".join(f"{name}={size}" for name, size in dims.items())
                 raise RoleFailure(
                     "task_rejected",
-                    f"at {named} the inputs are larger than {cap_bytes >> 20} MiB, the limit of this machine",
+                    f"at {in_words(dims)} the inputs are larger than {cap_bytes >> 20} MiB, the limit of this machine",
                 )
         return shapes
 

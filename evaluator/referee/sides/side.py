@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,6 @@ from evaluator.oracle.compare import dense
 from evaluator.oracle.glance import agree
 from evaluator.oracle.tolerance import Bounds
 from evaluator.referee.sides.block import Block
-from evaluator.referee.sides.kept_calls import KeptCalls
 from evaluator.referee.sides.shape_inputs import ShapeInputs, bound, meta_json
 from evaluator.roles import frames, protocol
 from evaluator.roles.arena import NAME, Arena, Layouter, carrier
@@ -33,14 +33,19 @@ _MIN_SLOTS, _MAX_SLOTS = 6, 384
 _LARGE_SLOT_BYTES, _LARGE_SLOTS = 64 << 20, 2
 #: A process makes at least this many at once.
 _FEWEST_SLOTS = 16
+#: For the calls of one block; a process's first call may load libraries or compile.
+CALL_SECONDS, FIRST_CALL_SECONDS = 60.0, 120.0
 NO_STATE = 0
+#: Most links that are checked on a CPU, and most of their output bytes together: whole outputs are copied,
+#: although a digest needs 256 words of large ones.
+_MOST_LINKS, _MOST_LINKS_BYTES = 16, 256 << 10
 #: Per tensor, what was drawn for each slot; here :class:`evaluator.content.pools.Mixed`.
 Drawn = list[Any]
 #: Most bytes of oracle results at once in host memory, and the gap between two results.
 _ORACLE_BYTES, _SPARE_BYTES = 512 << 20, 512
 
 
-class Side(KeptCalls):
+class Side:
     """One process at one shape.
 
     Memory here is the host's. :class:`evaluator.referee.sides.device_side.DeviceSide` is the same on a GPU.
@@ -55,7 +60,6 @@ class Side(KeptCalls):
     gpu = False
 
     def __init__(self, process: RoleProcess, key: int, inputs: ShapeInputs, chain: Chain) -> None:
-        super().__init__()
         self.process = process
         self.key = key
         self.inputs = inputs
@@ -88,6 +92,10 @@ class Side(KeptCalls):
         self.chained = any(tensor.rollable for tensor in tensors)
         self._announced = b""  #: What the process last said when it was ready.
         self.ready_ns = 0  #: How long it last took to get ready.
+        #: By number, the outputs that the process keeps alive, see :mod:`evaluator.referee.checking.kept_alive`:
+        #: which call of the block that had just ended. The process learns of it whenever it gets ready.
+        self.kept: dict[int, int] = {}
+        self._last_kept = 0
 
     # -- memory ------------------------------------------------------------------------------------------------
 
@@ -244,9 +252,8 @@ class Side(KeptCalls):
         self,
         calls: int,
         metas: tuple[TensorMeta, ...],
-        deadline_s: float,
         *,
-        captured: bool,
+        captured: bool = False,
         again: bool = True,
         same_slot: bool = False,
     ) -> int:
@@ -259,19 +266,34 @@ class Side(KeptCalls):
             again: measure it once more; otherwise a GPU uses earlier results.
             same_slot: whether all of them use the first slot.
         """
-        return self._takes_ns(protocol.NULL, calls, deadline_s, captured=captured, same_slot=same_slot)
+        return self.timed(calls, protocol.NULL, captured=captured, same_slot=same_slot).elapsed_ns
 
-    def least_ns(self, calls: int, deadline_s: float, *, same_slot: bool = False) -> int:
+    def least_ns(self, calls: int, *, same_slot: bool = False) -> int:
         """Nanoseconds that a block of this many calls takes if the module only makes a tensor and returns it."""
-        return self._takes_ns(protocol.LEAST, calls, deadline_s, captured=False, same_slot=same_slot)
+        return self.timed(calls, protocol.LEAST, same_slot=same_slot).elapsed_ns
 
-    def _takes_ns(self, variant: str, calls: int, seconds: float, *, captured: bool, same_slot: bool) -> int:
+    def timed(
+        self,
+        calls: int,
+        variant: str = "eager",
+        *,
+        threads: int | None = None,
+        captured: bool = False,
+        same_slot: bool = False,
+        while_running: Callable[[], None] = lambda: None,
+    ) -> Block:
+        """One block of chained calls of a variant with fresh contents, as it is timed; see :meth:`block`."""
         slots = 1 if same_slot else calls
-        self.ready(seconds, warm=variant, poison=0, captured=captured, calls=slots)
+        self.ready(CALL_SECONDS, warm=variant, threads=threads, poison=0, captured=captured, calls=slots)
         self.fill(slots)
         return self.block(
-            calls, seconds, variant=variant, chained=True, captured=captured, same_slot=same_slot
-        ).elapsed_ns
+            calls,
+            variant=variant,
+            chained=True,
+            captured=captured,
+            same_slot=same_slot,
+            while_running=while_running,
+        )
 
     def capture(self, variant: str, calls: int, deadline_s: float, *, same_slot: bool = False) -> None:
         """GPU only: has the process record this many chained calls of a variant as a CUDA graph.
@@ -332,7 +354,7 @@ class Side(KeptCalls):
     def call(
         self,
         contents: list[list[Any]],
-        deadline_s: float,
+        deadline_s: float = CALL_SECONDS,
         *,
         poison: int | None = None,
         keep: bool = False,
@@ -351,7 +373,7 @@ class Side(KeptCalls):
     def block(
         self,
         calls: int,
-        deadline_s: float,
+        deadline_s: float = CALL_SECONDS,
         *,
         variant: str = "eager",
         chained: bool = False,
@@ -360,7 +382,7 @@ class Side(KeptCalls):
         readiness: dict[str, Any] | None = None,
         same_slot: bool = False,
         interleaved: bool = False,
-        glance: Callable[[], None] = lambda: None,
+        while_running: Callable[[], None] = lambda: None,
     ) -> Block:
         """One call for each of the first ``calls`` slots, after :meth:`ready`.
 
@@ -380,7 +402,7 @@ class Side(KeptCalls):
             readiness: what :meth:`ready` would ask for, done on the clock; see :meth:`call`.
             same_slot: whether every call uses the first slot, whose contents the chain keeps refreshing.
             interleaved: whether all forwards come before the first backward (untimed; only calls with gradients).
-            glance: called once while the process runs; it must return before the answer comes.
+            while_running: called once meanwhile; it must return before the answer comes.
         """
         process = self.process
         process.freeze()
@@ -403,7 +425,7 @@ class Side(KeptCalls):
         sequence = process.send(protocol.BLOCK, request)
         started = time.perf_counter_ns()
         process.thaw()
-        glance()
+        while_running()
         payload = process.receive(protocol.BLOCK, sequence, deadline_s)
         elapsed_ns = process.freeze() - started
         report = self._report(payload, calls)
@@ -416,6 +438,21 @@ class Side(KeptCalls):
     def outputs(self, block: Block, call: int) -> list[Any]:
         """Private copies of the outputs of one call: flat spans in memory order, in their carrier dtypes (here)."""
         return self._read(block.report.metas, block.report.addresses[call])
+
+    def keep(self, call: int) -> int:
+        """Has the process keep the outputs of a call of the last block alive. Returns their number."""
+        self._last_kept += 1
+        self.kept[self._last_kept] = call
+        return self._last_kept
+
+    def let_go(self, numbers: Sequence[int] | None = None) -> None:
+        """Lets the process release these outputs (or all)."""
+        for number in list(self.kept) if numbers is None else numbers:
+            del self.kept[number]
+
+    def kept_now(self, number: int, block: Block, call: int, deadline_s: float) -> list[Any]:
+        """The current values of outputs kept under a number; see :meth:`outputs`."""
+        return self.outputs(block, call)
 
     def outputs_later(self, earlier: list[Block], deadline_s: float) -> list[list[Any]]:
         """The current outputs of earlier one-call blocks: of the one before the last, the one before that and so
@@ -482,6 +519,21 @@ class Side(KeptCalls):
     def follows(self, outputs: list[Any], state: int, claimed: int) -> bool:
         """Whether this is the chain's state after a call with these outputs; the same arithmetic as in the role."""
         return follows(self._chain, [(one.ctypes.data, one.nbytes) for one in outputs], state, claimed)
+
+    def broken_links(self, block: Block) -> int:
+        """After how many calls of a block the claimed state does not follow from their outputs.
+
+        Checking one call and its links finds a candidate that computes something wrong. It rarely finds one that
+        breaks the chain at a single place. The calls behind that place then do not depend on those before it, so
+        both parts can run at the same time, and with one place among several hundred most blocks would pass.
+        States can be overwritten, because they are in the process's own memory. Here some links, drawn now, are
+        checked, which takes 0.2 ms.
+        """
+        each_bytes = sum(meta.span_bytes for meta in block.report.metas)
+        count = min(_MOST_LINKS, block.calls, _MOST_LINKS_BYTES // max(each_bytes, 1))
+        states = [block.first_state, *block.report.states]
+        drawn = random.SystemRandom().sample(range(block.calls), count)
+        return sum(not self.follows(self.outputs(block, at), states[at], states[at + 1]) for at in drawn)
 
     def agree(
         self,
