@@ -57,9 +57,7 @@ class Reference:
     def most_kinds(self, metas: Sequence[TensorMeta]) -> int:
         return 4
 
-    def oracle(
-        self, slot: int, kinds: list[dict[str, Any]], seconds: float, rows: Any = None
-    ) -> list[list[torch.Tensor]]:
+    def oracle(self, kinds: list[dict[str, Any]], rows: Any = None) -> list[list[torch.Tensor]]:
         x = self.x if rows is None else self.x[rows[0] : rows[1]]
         return [[self._of(x, kind).reshape(-1)] for kind in kinds]
 

@@ -26,6 +26,6 @@ def checked(
         check(side, shape, [own_case(shape) for _ in range(calls)], outcome)
         checker = Checker(session, shape, side, outcome)
         yield checker
-        checker.let_go()
+        checker.kept.let_go()
     finally:
         run.close()

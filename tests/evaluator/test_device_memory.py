@@ -23,7 +23,7 @@ from evaluator.referee.judging import core as core_module
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.judging.evaluation import Evaluation, Request
 from evaluator.referee.memory import lending as lent_memory
-from evaluator.referee.memory.budget import Room, had_its_part, held_most
+from evaluator.referee.memory.budget import MemoryBudget, had_its_part, held_most
 from evaluator.referee.memory.lending import Lender, ProcessMemory
 from evaluator.referee.memory.sizes import (
     MOST_SLOTS,
@@ -47,7 +47,7 @@ MOST = split(SHARE_BYTES, SHARE_BYTES)
 
 
 class H200:
-    """What a room asks of a device."""
+    """What a budget asks of a device."""
 
     memory_bytes, share_bytes = H200_BYTES, SHARE_BYTES
 
@@ -138,14 +138,14 @@ def test_a_process_that_compiles_gets_the_inputs_of_one_call_and_next_to_nothing
 def test_a_shape_for_which_two_processes_have_no_room_is_refused_with_what_it_takes(
     slot_gib: int, peak_gib: int, weights_gib: int, fits: bool
 ) -> None:
-    room = Room(H200(), 1)  # type: ignore[arg-type]
+    budget = MemoryBudget(H200(), 1)  # type: ignore[arg-type]
     needs = ShapeNeeds(slot_gib * GIB, peak_gib * GIB, peak_gib * GIB, weights_gib * GIB)
     if fits:
-        room.check(needs, "rows=8")
+        budget.check(needs, "rows=8")
         return
     taken_gib = slot_gib + peak_gib + weights_gib
     with pytest.raises(RoleFailure, match=rf"at rows=8 one call takes {taken_gib}\.0 GiB") as raised:
-        room.check(needs, "rows=8")
+        budget.check(needs, "rows=8")
     assert raised.value.word == "task_rejected"
 
 
@@ -348,7 +348,9 @@ def test_nobody_is_blamed_while_others_give_memory_back(
     judging: Any = object.__new__(Evaluation)
     judging._alone = alone
     lock = SimpleNamespace(exclusive=nullcontext)
-    judging.fleet = SimpleNamespace(keeper=Lender(None), device_lock=lock, room=Room(H200(), referees))  # type: ignore[arg-type]
+    judging.fleet = SimpleNamespace(
+        keeper=Lender(None), device_lock=lock, budget=MemoryBudget(H200(), referees)
+    )  # type: ignore[arg-type]
     judging.control = SimpleNamespace(close=lambda: None)
     judging.session = _compilers(compilers)
     judging.candidate = SimpleNamespace(process=role)
@@ -362,7 +364,7 @@ def test_a_reference_without_memory_is_tried_again_with_all_of_the_device(driver
     """Seen on an H100: what others had taken of the card refused the task."""
     judging: Any = object.__new__(Evaluation)
     judging._alone = False
-    judging.fleet = SimpleNamespace(keeper=Lender(None), room=Room(H200(), 1))  # type: ignore[arg-type]
+    judging.fleet = SimpleNamespace(keeper=Lender(None), budget=MemoryBudget(H200(), 1))  # type: ignore[arg-type]
     judging.control = SimpleNamespace(close=lambda: None)
     judging.session = _compilers(False)
     assert not judging._was_at_fault(RoleFailure("out_of_memory", "20 MiB", role="reference"))
@@ -382,7 +384,7 @@ def test_a_pool_that_cannot_grow_beside_others_is_tried_again(driver: Driver, wo
         judging.fleet = SimpleNamespace(
             keeper=Lender(None),
             device_lock=lock,
-            room=Room(H200(), referees),  # type: ignore[arg-type]
+            budget=MemoryBudget(H200(), referees),  # type: ignore[arg-type]
         )
         if not alone or word == "too small":
             assert judging._was_at_fault(failure) == at_fault

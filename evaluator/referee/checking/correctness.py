@@ -81,12 +81,12 @@ def make_case(shape: OpenShape, name: str) -> Case | None:
     """
     result = try_signs(shape, name, partial(_drawn, shape, name), _share_of_numbers)
     if result is None:
-        tell_left_out(shape, name)
+        note_left_out(shape, name)
         return None
     return case_of(shape, result)
 
 
-def tell_left_out(shape: OpenShape, name: str) -> None:
+def note_left_out(shape: OpenShape, name: str) -> None:
     """Notes that candidates are not tested with this distribution."""
     words = (
         f"the reference raises for {name.replace('_', ' ')} inputs, so the candidate was not tested with them"
@@ -136,7 +136,8 @@ def try_signs(
     """
     if name == "task":
         return draw(signs=False)
-    tries = (True, False) if shape.checks.signs and _may_be_negative(shape) else (False,)
+    may_be_negative = any(tensor.may_be_negative for tensor in shape.inputs.tensors)
+    tries = (True, False) if shape.checks.signs and may_be_negative else (False,)
     for signs in tries:
         try:
             result = draw(signs=signs)
@@ -155,10 +156,6 @@ def try_signs(
         if signs:
             shape.checks.signs = False
     return None
-
-
-def _may_be_negative(shape: OpenShape) -> bool:
-    return any(tensor.may_be_negative for tensor in shape.inputs.tensors)
 
 
 def _share_of_numbers(result: OwnResult) -> float:

@@ -32,8 +32,8 @@ from evaluator.oracle.tolerance import Bounds, expect
 from evaluator.referee.checking.correctness import (
     changes_inputs,
     check_form,
+    note_left_out,
     record,
-    tell_left_out,
     try_signs,
     with_deadline,
     wrong,
@@ -102,7 +102,7 @@ def check(
     for name in names or _names(shape):
         drawn = try_signs(shape, name, partial(_own_of, reference, name), _share_of_numbers)
         if drawn is None:
-            tell_left_out(shape, name)
+            note_left_out(shape, name)
             continue
         own, block, signs = drawn
         answered = with_deadline(side, outcome, partial(_called, side, partial(_give, side, reference)))
@@ -283,7 +283,7 @@ class _Comparison:
         """The expected outputs for some rows, or for all of them."""
         reference = self._shape.side
         cut = None if rows is None else (*rows, self._places or [])
-        (own,) = reference.oracle(0, [{"tier": "own", "move": None}], CALL_SECONDS, cut)
+        (own,) = reference.oracle([{"tier": "own", "move": None}], cut)
         metas = []
         for values, meta in zip(own, self._shape.output_metas, strict=True):
             sizes = meta.shape if rows is None else (rows[1] - rows[0], *meta.shape[1:])

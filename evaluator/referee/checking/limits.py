@@ -43,7 +43,7 @@ _HIDES = "where the reference gives NaN or Inf for such inputs, {} elements are 
 _SPREADS = "with a NaN or Inf in an input, {} elements are NaN or Inf here that are numbers in the reference's result; the delivered module does not guard against that"
 
 
-def look(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
+def check(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
     """Adds limits to the findings. Nothing is timed after it.
 
     Raises:

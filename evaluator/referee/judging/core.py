@@ -190,7 +190,7 @@ class RefereeCore:
         """
         if not self.fleet.gpu:
             return 0.0
-        usual = max(self._needs_parts.get(session.task.sha256, 0), self.fleet.room.parts)
+        usual = max(self._needs_parts.get(session.task.sha256, 0), self.fleet.budget.parts)
         count = PARTS if all_of_it else usual
         if session.shapes and session.memory.parts < count:
             raise MoreMemoryNeeded(count)

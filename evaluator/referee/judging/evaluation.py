@@ -30,10 +30,10 @@ from evaluator.referee.memory.budget import had_its_part, held_most
 from evaluator.referee.processes.fleet import Fleet
 from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.control import Control
+from evaluator.referee.session.device_sharing import DeviceSharing
 from evaluator.referee.session.drawn_shapes import Chosen
 from evaluator.referee.session.outcome import Outcome, Rejected, RunState
 from evaluator.referee.session.task_session import Progress, TaskSession
-from evaluator.referee.session.yielding import GivingWay
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.roles import protocol
 from evaluator.shapes.sampler import SPLITS
@@ -146,14 +146,14 @@ class Evaluation:
     def _was_at_fault(self, failure: RoleFailure) -> bool:
         """GPU only: whether a process that ran out of memory, or left none for a baseline, asked for too much."""
         if protocol.TOO_SMALL in failure.sentence:
-            return self.fleet.room.can_tell(alone=self._alone)  # memory use grows when that much is free
+            return self.fleet.budget.can_tell(alone=self._alone)  # memory use grows when that much is free
         assert self.fleet.keeper is not None
         if self.session.ahead.give_memory_back() and not self._alone:
             return False  # the referee's compilers used some of it
         self.control.close()
         if failure.role == "reference" and not self._alone:
             return False  # it is tried again with the whole device
-        if not self.fleet.room.can_tell(alone=self._alone):
+        if not self.fleet.budget.can_tell(alone=self._alone):
             return False
         candidate = [self.candidate.process] if self.candidate.process is not None else []
         with self.fleet.device_lock.exclusive():
@@ -183,18 +183,25 @@ class Evaluation:
         # Other processes held the memory meanwhile, so this wait does not count against the candidate.
         self.waited_s = run.stages_s["waiting"]
         self.candidate.expires_at += self.waited_s
-        with self._computing() as way:
-            opened = self._prepare(way)
+        with self._computing() as sharing:
+            opened = self._prepare(sharing)
         if self.candidate.interpreted:
             run.findings.append(Finding("interpreted", "info", _INTERPRETED))
             self._add_untimed(opened, tuple(opened))
             return "accepted", self._reason(), ""
         timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
         shapes = [shape for _, shape in timed]
-        explained = self._investigation(opened, shapes)
+        explained = Investigation(
+            self.fleet,
+            self.session,
+            self.candidate,
+            shapes or [shape for shapes in opened.values() for shape in shapes],
+            self.request.effort,
+            self.candidate.expires_at,
+        )
         # An explanation thread may be using the device meanwhile.
-        with self._computing(lets_in=not explained.watches) as way, explained.beside():
-            self._compile_baselines(shapes, way)
+        with self._computing(shares=not explained.watches) as sharing, explained.beside():
+            self._compile_baselines(shapes, sharing)
         run.lap("baseline_compile")
         run.explanation = explained.explanation
         run.findings += run.explanation.findings
@@ -202,8 +209,8 @@ class Evaluation:
         run.stages_s["integrity"] = run.explanation.elapsed_s
         while not self._clocked(timed):
             self.fleet.unpin(self.session.process)
-            with self._computing() as way:
-                self._compile_baselines(shapes, way)
+            with self._computing() as sharing:
+                self._compile_baselines(shapes, sharing)
                 self._ready_control(shapes)
             run.lap("baseline_compile")
         self._look_at_timed_outputs()
@@ -217,23 +224,25 @@ class Evaluation:
             run.results += [untimed_result(split, at, run.outcomes[at.key]) for at in opened.get(split, [])]
 
     @contextmanager
-    def _computing(self, *, lets_in: bool = True) -> Iterator[GivingWay]:
+    def _computing(self, *, shares: bool = True) -> Iterator[DeviceSharing]:
         """Brackets use of the device while nothing is timed.
 
-        With ``lets_in``, other referees may time meanwhile.
+        With ``shares``, other referees may time meanwhile.
         """
         lock, reference = self.fleet.device_lock, self.session.process
         with lock.exclusive() if self._alone else lock.shared() as hold:
-            way = GivingWay(self.fleet, hold if lets_in else None, reference, self.candidate, self.control)
-            reference.meanwhile = self.candidate.meanwhile = way.during
+            sharing = DeviceSharing(
+                self.fleet, hold if shares else None, reference, self.candidate, self.control
+            )
+            reference.meanwhile = self.candidate.meanwhile = sharing.while_waiting
             try:
-                yield way
+                yield sharing
             finally:
                 reference.meanwhile = self.candidate.meanwhile = None
                 if self.candidate.process is not None:
                     self.candidate.process.meanwhile = None
 
-    def _prepare(self, way: GivingWay) -> dict[str, list[OpenShape]]:
+    def _prepare(self, sharing: DeviceSharing) -> dict[str, list[OpenShape]]:
         """Everything before timing: open the reference, build and load the candidate, check correctness.
 
         Every shape is opened before the candidate starts, so the reference's memory is reserved first and the
@@ -244,7 +253,11 @@ class Evaluation:
             raise RoleFailure(
                 "task_rejected", "no shape of the task fits this machine's memory cap", role="reference"
             )
-        opened = {split: [self._open(dims) for dims in shapes] for split, shapes in chosen.items()}
+        opened: dict[str, list[OpenShape]] = {split: [] for split in chosen}
+        for split, shapes in chosen.items():
+            for dims in shapes:
+                self._check_deadline()
+                opened[split].append(self.session.open(dims))
         every = [shape for shapes in opened.values() for shape in shapes]
         self.session.memory.check(at.inputs.needs for at in every)
         self.candidate.expects = every
@@ -261,21 +274,21 @@ class Evaluation:
             self.run_state.findings.append(Finding("compiled_before", "info", _COMPILED_BEFORE))
         if not self._confirms:
             self.control.begin(timed)
-        self._check_all(every, way)
+        self._check_all(every, sharing)
         self.candidate.keep_files()
         self.control.join()
         self.run_state.lap("correctness")
         return opened
 
-    def _compile_baselines(self, shapes: list[OpenShape], way: GivingWay) -> None:
+    def _compile_baselines(self, shapes: list[OpenShape], sharing: DeviceSharing) -> None:
         """Prepares the baselines for timing."""
         self.session.compile_baselines(
             shapes,
             self.progress,
             thorough=self.request.thorough,
             every=self._confirms,
-            between=way.between,
-            has_device=not way.lets_in,
+            between=sharing.between_steps,
+            has_device=not sharing.shares,
         )
 
     def _clocked(self, timed: list[tuple[str, OpenShape]]) -> bool:
@@ -301,11 +314,6 @@ class Evaluation:
                 self.run_state.lap("timing")
         return ranked
 
-    def _investigation(self, opened: dict[str, list[OpenShape]], timed: list[OpenShape]) -> Investigation:
-        shapes = timed or [shape for shapes in opened.values() for shape in shapes]
-        effort, expires_at = self.request.effort, self.candidate.expires_at
-        return Investigation(self.fleet, self.session, self.candidate, shapes, effort, expires_at)
-
     def _choose(self) -> dict[str, list[Dims]]:
         request, drawn = self.request, self.session.drawn
         cap_bytes = _INTERPRETED_CAP_BYTES if self.candidate.interpreted else None
@@ -313,21 +321,17 @@ class Evaluation:
         self.run_state.findings += [Finding("shapes_not_apart", "info", one) for one in self._chosen.remarks]
         return self._chosen.shapes
 
-    def _open(self, dims: Dims) -> OpenShape:
-        self._check_deadline()
-        return self.session.open(dims)
-
     def _check_deadline(self) -> None:
         limit_s = self.request.deadline_s
         if time.monotonic() - self._started - self.waited_s > limit_s:
             raise RoleFailure("timeout", f"it did not finish within {limit_s:.0f} s: set a longer deadline")
 
-    def _check_all(self, shapes: Sequence[OpenShape], way: GivingWay) -> None:
+    def _check_all(self, shapes: Sequence[OpenShape], sharing: DeviceSharing) -> None:
         """Checks every shape in turn, then again in random order with fresh contents, so that shapes alternate."""
         unique = list({shape.key: shape for shape in shapes}.values())
         for done, shape in enumerate(unique):
             self._check_deadline()
-            way.between()
+            sharing.between_steps()
             self.progress("correctness", done, len(unique), f"checking {shape.where}")
             side = self.candidate.open(shape)
             outcome = self.run_state.outcomes.setdefault(shape.key, Outcome())
@@ -341,7 +345,7 @@ class Evaluation:
         again = random.SystemRandom().sample(unique, len(unique)) if len(unique) > 1 else []
         for shape in again:
             self._check_deadline()
-            way.between()
+            sharing.between_steps()
             side, outcome = self.candidate.sides[shape.key], self.run_state.outcomes[shape.key]
             if shape.large:
                 large.check(side, shape, outcome, ("task",))
@@ -382,11 +386,11 @@ class Evaluation:
     def _look_at_timed_outputs(self) -> None:
         """Checks timed outputs that were drawn but not compared yet, after the clock is released."""
         self.fleet.unpin(self.session.process)
-        with self._computing() as way:
+        with self._computing() as sharing:
             for checker in self._unseen:
-                way.between()
+                sharing.between_steps()
                 checker.compare_pending()
-            limits.look(self.candidate, list(self.session.shapes.values()), self.run_state)
+            limits.check(self.candidate, list(self.session.shapes.values()), self.run_state)
 
     def _time_in_pairs(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
         """Times several pairs of new processes."""

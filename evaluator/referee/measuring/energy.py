@@ -87,7 +87,7 @@ def measure_energy(
             progress("energy", done, len(longest), f"measuring energy: {timed.shape.where}")
             try:
                 each[timed.shape.key] = _at_shape(
-                    session, timed, *pair.sides(timed), found, idle, seconds, lead_s
+                    session, timed, pair.run.open(timed.shape), pair.control, found, idle, seconds, lead_s
                 )
             except RoleFailure:
                 raise
@@ -145,9 +145,9 @@ def _at_shape(
         )
         checker.settle()
         checker.compare_pending()
-        checker.finish()
+        checker.kept.finish()
     finally:
-        checker.let_go()
+        checker.kept.let_go()
     return {
         **ratio.as_fields(),
         "best_baseline": baseline.name,

@@ -185,10 +185,10 @@ def measure(
     checker = Checker(session, shape, side, outcome, captured=captured, same_slot=same_slot)
     try:
         timing = _measure(checker, rivals, effort, calls, unseen)
-        checker.finish()
+        checker.kept.finish()
         return timing
     finally:
-        checker.let_go()
+        checker.kept.let_go()
 
 
 def _measure(
@@ -208,7 +208,7 @@ def _measure(
     if calls is None:
         calls = _calls(session, shape, checker, rivals[0], effort)
     _settle(checker, rivals[0], calls)
-    checker.hold()
+    checker.keep_outputs()
     most = calls if captured else side.most_calls(shape.output_metas)
     candidate_first = bool(secrets.randbelow(2))
     learns_first = secrets.randbelow(2)
@@ -265,7 +265,7 @@ def _measure(
             other_ns = [checker.run_rival(side_of, b, secret_calls).elapsed_ns for b, side_of in asked]
             other = other_ns[0] if other_ns else None
             quads.append(_Quad(secret_calls, ours, theirs, null_ns, other, checker.clocks.quad()))
-        estimate = _estimate([quad.charged(checker.charge_ns) for quad in quads])
+        estimate = _estimate([quad.charged(checker.watch.charge_ns) for quad in quads])
         ratios = estimate.log_ratios
         speedup, low, high = median_interval(ratios)
         cycles = in_cycles(estimate.cycle_log_ratios) if checker.clocks.varied else None
@@ -284,7 +284,7 @@ def _measure(
     else:
         checker.compare_pending()
     check_written(
-        checker, calls, [(time_ns + checker.charge_ns, q.calls) for q in quads for time_ns in q.ours]
+        checker, calls, [(time_ns + checker.watch.charge_ns, q.calls) for q in quads for time_ns in q.ours]
     )
     if not captured and not shape.inputs.call.backward and not shape.large:
         # Not between the quads: the side that ran last is quicker.

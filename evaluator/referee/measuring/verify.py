@@ -10,7 +10,7 @@ from evaluator.errors import RoleReported
 from evaluator.oracle.compare import contract, dense
 from evaluator.referee.checking import large
 from evaluator.referee.checking.correctness import first_wrong
-from evaluator.referee.checking.kept_alive import Holding, most_held
+from evaluator.referee.checking.kept_alive import KeptOutputs, most_kept
 from evaluator.referee.checking.watch import Watch
 from evaluator.referee.session.expectation import case_of, own_result
 from evaluator.referee.session.outcome import Outcome, Rejected
@@ -88,9 +88,9 @@ class Checker:
         #: Time per call of the shortest block, in ns, for the candidate (True) and for baselines.
         self._least_call_ns: dict[bool, float] = {}
         self._unverified: _Taken | None = None
-        #: Which outputs are kept alive, once :meth:`hold` was called.
-        self._holding = Holding(side, shape, 0)
-        self._watch = Watch(session.fleet.keeper, side.process)
+        #: Which outputs are kept alive, once :meth:`keep_outputs` was called.
+        self.kept = KeptOutputs(side, shape, 0)
+        self.watch = Watch(session.fleet.keeper, side.process)
         self._pending: list[tuple[tuple[TensorMeta, ...], list[Any], list[Any]]] = []
         self._has_asked = False  #: whether an output went to the oracle
 
@@ -105,19 +105,20 @@ class Checker:
         """
         self.settle()
         self._check_rest()
-        self._holding.look()
+        self.kept.compare_displaced()
         try:
             block = self._block(calls)
         except RoleReported as failure:
             # Later its outputs of earlier blocks would be lost.
-            if self.captured or self._holding.begun or not self.side.grows_for(failure):
+            if self.captured or self.kept.begun or not self.side.grows_for(failure):
                 raise
             return self.run(calls, later=later)
         self._note(self.side, block)
-        self._watch.after(self.side)
+        self.watch.after(self.side)
         self._check_contract(block)
         if self.shape.large:
-            self._checked_links(self.side, block)
+            if self.side.chained and self.side.broken_links(block):
+                raise _broken()
             self.clocks.after_block(mine=True)
             self._inspect()
             large.verify(self.shape, self.side, block, self.outcome)
@@ -138,7 +139,7 @@ class Checker:
         if self.shape.large:
             large.spoil_outputs(side)
         side.fill(slots)
-        self._watch.before(side)
+        self.watch.before(side)
         return side.block(
             calls,
             chained=True,
@@ -154,26 +155,14 @@ class Checker:
             self._verify(taken)
             self._check_rest()
 
-    def hold(self) -> None:
+    def keep_outputs(self) -> None:
         """From now on, keeps the outputs of some calls alive.
 
         Not for replays: each overwrites the previous one's outputs.
         """
         if not self.captured and not self.shape.large:
-            most = most_held(self.side, self.shape.output_metas)
-            self._holding = Holding(self.side, self.shape, most)
-
-    def finish(self) -> None:
-        """Compares outputs that have been kept alive since their blocks.
-
-        Raises:
-            Rejected: an output changed.
-        """
-        self._holding.finish()
-
-    def let_go(self) -> None:
-        """Timing has ended: releases all kept outputs."""
-        self._holding.let_go()
+            most = most_kept(self.side, self.shape.output_metas)
+            self.kept = KeptOutputs(self.side, self.shape, most)
 
     def _inspect(self) -> None:
         """After a block: the stopped candidate must have an intact harness and no running process."""
@@ -200,7 +189,7 @@ class Checker:
     def _note(self, side: Side, block: Block) -> None:
         # A graph's replay runs none of the candidate's code.
         if not self.captured:
-            self._watch.got_ready(side, block)
+            self.watch.got_ready(side, block)
         mine, each_ns = side.process is self.side.process, block.elapsed_ns / block.calls
         self._least_call_ns[mine] = min(self._least_call_ns.get(mine, each_ns), each_ns)
 
@@ -212,11 +201,6 @@ class Checker:
             sentence = f"its process used {ran_us:.0f} us of CPU time while it was stopped"
             raise Rejected("cheating", LATE_STOP, sentence)
 
-    @property
-    def charge_ns(self) -> int:
-        """See :attr:`evaluator.referee.checking.watch.Watch.charge_ns`."""
-        return self._watch.charge_ns
-
     def run_rival(self, rival: Side, baseline: Baseline, calls: int) -> Block:
         """One block of a baseline. The candidate must not run meanwhile."""
         block = baseline.run(
@@ -227,8 +211,8 @@ class Checker:
             while_running=lambda: self._inspect_some(rival.process, calls),
         )
         self._note(rival, block)
-        self._watch.before(rival)
-        self._watch.after(rival)
+        self.watch.before(rival)
+        self.watch.after(rival)
         # Same as after the candidate's block: a device's idle time affects its clock, and later work affects its
         # caches.
         if self.shape.large:
@@ -254,9 +238,9 @@ class Checker:
 
     def _taken(self, side: Side, block: Block) -> _Taken:
         """Copies the verified data of a block: an unpredictably drawn call, and the link that leads to it."""
-        call = self._holding.draw(side, block.calls)
+        call = self.kept.draw(side, block.calls)
         spans = side.outputs(block, call)
-        self._holding.note(side, block, call, spans)
+        self.kept.note(side, block, call, spans)
         return _Taken(
             block,
             call,
@@ -287,11 +271,6 @@ class Checker:
         most = min(_PENDING, shape.side.slot_count, shape.side.most_kinds(shape.output_metas))
         if len(self._pending) == most or self.pending_bytes > self.most_bytes:
             self.compare_pending()
-
-    @staticmethod
-    def _checked_links(side: Side, block: Block) -> None:
-        if side.chained and side.broken_links(block):
-            raise _broken()
 
     @property
     def pending_bytes(self) -> int:

@@ -27,7 +27,7 @@ _COPIES = {"reference": 5, "others": 2}
 _TEMPORARIES = 8
 #: Most timed calls whose outputs are kept alive beside those of a block, see
 #: :mod:`evaluator.referee.checking.kept_alive`.
-MOST_HELD = 4
+MOST_KEPT = 4
 #: Torch's pool takes pieces of 2 and 20 MiB from it, for each stream.
 _LEAST_OUTPUTS_BYTES = 256 << 20
 _LEAST_INPUTS_BYTES = 16 << 20
@@ -177,7 +177,7 @@ class ShapeNeeds:
         measured_bytes = int(peak_bytes * (1 + _SPARE_SHARE[of])) + _SPARE_BYTES * (peak_bytes > _SPARE_BYTES)
         temporaries_bytes = max(min(by_number_bytes, _MOST_TEMPORARIES_BYTES), measured_bytes)
         pool_bytes = _OUTPUT_PARTS * calls * self.outputs_bytes + temporaries_bytes
-        pool_bytes += MOST_HELD * self.outputs_bytes
+        pool_bytes += MOST_KEPT * self.outputs_bytes
         copies_bytes = _COPIES[of] * (self.outputs_bytes + (1 << 20))
         least = split(_LEAST_INPUTS_BYTES, _LEAST_OUTPUTS_BYTES)
         return least.or_larger(MemorySize(calls * self.slot_bytes, pool_bytes, copies_bytes))

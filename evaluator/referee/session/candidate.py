@@ -68,7 +68,6 @@ class CandidateRun:
         files_of: str = "",
     ) -> None:
         self.watched = watched
-        self._compiles = bool(files_of)
         self._files_of = files_of
         self.name = name
         self.expires_at = expires_at
@@ -336,7 +335,7 @@ class CandidateRun:
         ]
         try:
             deadline_s = _COMPILE_SECONDS if compiling else _LOAD_SECONDS
-            request = {"watch": self.watched, "compiles": self._compiles, "rehearses": rehearses}
+            request = {"watch": self.watched, "compiles": bool(self._files_of), "rehearses": rehearses}
             request["delivered"] = self.candidate.delivered
             process.request(protocol.LOAD, request, deadline_s, tuple(texts))
         finally:

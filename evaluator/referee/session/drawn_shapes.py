@@ -111,7 +111,7 @@ class DrawnShapes:
         fits = self._caps.fit(shapes, cap_bytes, share) if shapes else []
         return [dims for dims, is_small in zip(shapes, fits, strict=True) if is_small]
 
-    def _of_somebody(self, given: list[Dims]) -> list[Dims]:
+    def _checked(self, given: list[Dims]) -> list[Dims]:
         """Checks shapes that a request names: inside the space, and with inputs small enough for this machine."""
         shapes = [check_shape(self._space, dims) for dims in given]
         cap_bytes = self._fleet.given_cap_bytes
@@ -149,7 +149,7 @@ class DrawnShapes:
                 raise RoleFailure("task_rejected", f"unknown split {split!r}; known: {', '.join(SPLITS)}")
         for split in splits:
             if split in given:
-                chosen.shapes[split] = self._of_somebody(given[split])
+                chosen.shapes[split] = self._checked(given[split])
                 continue
             drawn = self.draw(split, cap_bytes, chosen.traffic, given.get("validation", ()))
             chosen.strata |= {(split, freeze_dims(one.dims)): one.stratum for one in drawn}

@@ -243,12 +243,12 @@ class TaskSession:
         Raises:
             RoleFailure: ``task_rejected``: it does not fit beside a candidate.
         """
-        room, needs = self.fleet.room, inputs.needs
+        budget, needs = self.fleet.budget, inputs.needs
         if self.fleet.gpu:
-            room.check(needs, in_words(dims))
+            budget.check(needs, in_words(dims))
         if lean:
             return of_compiler(needs)
-        return of_reference(needs, room.usual)
+        return of_reference(needs, budget.usual)
 
     # -- baselines ---------------------------------------------------------------------------------------------
 
@@ -392,6 +392,7 @@ class TaskSession:
         return baseline.told(side.process.request_json(protocol.VARIANT, request, _COMPILE_SECONDS))
 
     def _prepare(self, shape: OpenShape, baseline: Baseline, *, anew: bool = False) -> None:
+        baseline.failure = ""
         try:
             baseline.code = self.prepare(shape.side, baseline, anew=anew)
         except RoleFailure as failure:
@@ -408,11 +409,9 @@ class TaskSession:
             if baseline.failure:
                 # Compilers of several shapes share a cache and have corrupted each other's files. Without this
                 # baseline every candidate would look better, so try again now that no compiler runs.
-                baseline.failure = ""
                 self._prepare(shape, baseline)
             if baseline.failure and MODES[baseline.mode].compiler:
                 # Or one of these files is damaged.
-                baseline.failure = ""
                 self._prepare(shape, baseline, anew=True)
         autocast_baselines.drop_wrong(shape, wanted)
         if not shape.remembered:  # there, contenders are loaded and nothing else may become one

@@ -19,7 +19,7 @@ from evaluator.oracle.compare import dense
 from evaluator.oracle.glance import agree
 from evaluator.oracle.tolerance import Bounds
 from evaluator.referee.sides.block import Block
-from evaluator.referee.sides.shape_inputs import ShapeInputs, bound, meta_json
+from evaluator.referee.sides.shape_inputs import ShapeInputs, bound
 from evaluator.roles import frames, protocol
 from evaluator.roles.arena import NAME, Arena, Layouter, carrier
 from evaluator.roles.chain import Chain, Refresh, follows
@@ -128,7 +128,7 @@ class Side:
         """Loads the weights and binds the slots. Returns the seconds that constructing the module took."""
         state = []
         for entry, offset in zip(self._state, self._state_offsets, strict=True):
-            state.append({"name": entry.name, "offset": offset, "meta": meta_json(entry.meta)})
+            state.append({"name": entry.name, "offset": offset, "meta": asdict(entry.meta)})
         _, length_bytes = self._shared()
         request = {
             "shape": self.key,
@@ -466,21 +466,17 @@ class Side:
         return inside(self.process.pid, list(zip(block.report.addresses[0], spans, strict=True)), NAME)
 
     def oracle(
-        self,
-        index: int,
-        kinds: list[dict[str, Any]],
-        deadline_s: float,
-        rows: tuple[int, int, list[int]] | None = None,
+        self, kinds: list[dict[str, Any]], rows: tuple[int, int, list[int]] | None = None
     ) -> list[list[Any]]:
-        """The float64 outputs of the reference for the contents of a slot (flat, logical order), one list for each
-        kind.
+        """The float64 outputs of the reference for the first slot (flat, logical order), one list for each kind.
 
         Each kind has ``tier`` (other than ``strict``: operands of products are rounded to it) and ``move``, None
-        or the fields of :class:`evaluator.roles.exact.Move`. The deadline is for all of them. With ``rows``
-        (first, end, indices of tensors) only these rows of these tensors are computed.
+        or the fields of :class:`evaluator.roles.exact.Move`. With ``rows`` (first, end, indices of tensors) only
+        these rows of these tensors are computed.
         """
-        request = {"shape": self.key, "slot": index, "kinds": kinds, "rows": rows}
-        report = self._report(self.process.request(protocol.ORACLE, request, deadline_s), len(kinds))
+        request = {"shape": self.key, "slot": 0, "kinds": kinds, "rows": rows}
+        answer = self.process.request(protocol.ORACLE, request, CALL_SECONDS * len(kinds))
+        report = self._report(answer, len(kinds))
         self.process.freeze()
         return [
             [
