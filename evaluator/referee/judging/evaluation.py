@@ -211,7 +211,10 @@ class Evaluation:
             self.fleet.unpin(self.session.process)
             with self._computing() as sharing:
                 self._compile_baselines(shapes, sharing)
-                self._ready_control(shapes)
+                if self.fleet.gpu and not self._confirms:
+                    # The rest of a `screen`'s control, whose best baselines were not known during the checks.
+                    self.control.begin([shape for shape in shapes if shape.ranked])
+                    self.control.join()
             run.lap("baseline_compile")
         self._look_at_timed_outputs()
         run.lap("verification")
@@ -377,12 +380,6 @@ class Evaluation:
             )
             self.run_state.results.append(timed_result(split, shape, outcome, timing))
 
-    def _ready_control(self, shapes: list[OpenShape]) -> None:
-        """GPU only: prepares the rest of a `screen`'s control, which was not ready during the checks."""
-        if self.fleet.gpu and not self._confirms:
-            self.control.begin([shape for shape in shapes if shape.ranked])
-            self.control.join()
-
     def _look_at_timed_outputs(self) -> None:
         """Checks timed outputs that were drawn but not compared yet, after the clock is released."""
         self.fleet.unpin(self.session.process)
@@ -429,26 +426,11 @@ class Evaluation:
                 self.fleet.environment(), self.request.task.sha256
             )
         if self.session.aa is None and self._others_aa is None and timed:
-            shape = self._aa_shape(timed)
+            shape = calibration.shape_for(self.session, timed)
             self.session.aa = calibration.gate(self.session, shape, self.progress)
             self.fleet.baseline_store.keep_agreement(
                 self.fleet.environment(), self.request.task.sha256, self.session.aa
             )
-
-    def _aa_shape(self, timed: Sequence[OpenShape]) -> OpenShape:
-        """The shape at which the reference is timed against itself.
-
-        It is a timed shape. If all timed shapes are large, a third process would not fit, so it is the largest
-        other shape. If there are only large shapes, it is the smallest of them.
-        """
-        small = [shape for shape in timed if not shape.large]
-        if small:
-            target_us = self.fleet.device.block_target_us / 4
-            return min(small, key=lambda shape: abs(shape.best.median_us - target_us))
-        others = [shape for shape in self.session.shapes.values() if not shape.large]
-        if others:
-            return max(others, key=lambda shape: shape.inputs.input_bytes)
-        return min(timed, key=lambda shape: shape.inputs.input_bytes)
 
     # -- words -------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ from evaluator.referee.session.outcome import Outcome, Rejected
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
-from evaluator.referee.sides.side import CALL_SECONDS, Drawn, Side
+from evaluator.referee.sides.side import CALL_SECONDS, Side
+from evaluator.referee.sides.slots import Drawn
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
 from evaluator.timing.cycles import Clocks

@@ -24,7 +24,8 @@ from evaluator.referee.memory.poisoning import poison
 from evaluator.referee.memory.sizes import MemorySize, slot_bytes
 from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.shape_inputs import ShapeInputs
-from evaluator.referee.sides.side import NO_STATE, Drawn, Side
+from evaluator.referee.sides.side import NO_STATE, Side
+from evaluator.referee.sides.slots import Drawn
 from evaluator.roles import protocol
 from evaluator.roles.chain import Chain, when_of
 from evaluator.roles.exchange import INPUT_MEMORY
