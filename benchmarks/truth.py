@@ -202,7 +202,7 @@ class Study:
             shape.baselines = [b for b in core.fleet.baselines() if b.mode == "eager"]
             for baseline in shape.baselines:
                 session.prepare(shape.side, baseline)
-            rank(session, shape)
+            rank(session.fleet, shape)
             shape.ranked = True
         return shape
 

@@ -23,6 +23,10 @@ class TaskSource:
     def sha256(self) -> str:
         return sha256_of(self.source)
 
+    def as_fields(self) -> dict[str, str]:
+        """How verdicts and lint reports name it."""
+        return {"name": self.name, "sha256": self.sha256}
+
 
 @dataclass(frozen=True)
 class CandidateSource:
@@ -44,6 +48,10 @@ class CandidateSource:
     @cached_property
     def sha256(self) -> str:
         return sha256_of(self.source)
+
+    def as_fields(self) -> dict[str, str]:
+        """How verdicts name it."""
+        return {"sha256": self.sha256, "origin": self.origin, "label": self.label}
 
 
 def task_folder(sha256: str) -> str:

@@ -114,8 +114,7 @@ class VerdictStore:
         verdict = self.find(question, measured_on(device), minimum_tier)
         if verdict is None:
             return None
-        asked = {"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label}
-        return replace(verdict, task={"name": task.name, "sha256": task.sha256}, candidate=asked)
+        return replace(verdict, task=task.as_fields(), candidate=candidate.as_fields())
 
     def find(self, question: Question, environment: Mapping[str, Any], minimum_tier: str) -> Verdict | None:
         """The verdict on a question in this environment, marked ``reused``, or None.

@@ -40,6 +40,41 @@ MAX_DIMENSIONS = 8
 MAX_OUTPUTS = 256
 
 
+@dataclass(frozen=True)
+class CallSpec:
+    """How a task is called, in the referee and in a role.
+
+    Attributes:
+        training: whether the module is in train mode.
+        backward: whether a call is forward and backward. Then the last arguments are upstream gradients.
+        differentiable: which outputs (in the order of :func:`evaluator.roles.blocks.flatten`) get an upstream gradient.
+        gradients: names of the parameters whose gradients are outputs, after those of the inputs.
+        buffers: names of the buffers that start each call with their loaded values and are outputs after it.
+    """
+
+    training: bool = False
+    backward: bool = False
+    differentiable: tuple[int, ...] = ()
+    gradients: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> CallSpec:
+        """Reads the referee's message."""
+        return cls(
+            fields["training"],
+            fields["backward"],
+            tuple(fields["differentiable"]),
+            tuple(fields["gradients"]),
+            tuple(fields["buffers"]),
+        )
+
+    @property
+    def plain(self) -> bool:
+        """Whether a call is only the module's forward."""
+        return not self.backward and not self.buffers
+
+
 class FrameError(ValueError):
     """The bytes are not a valid frame."""
 

@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from evaluator.roles import calls
+from evaluator.roles import calls, frames
 from evaluator.roles.blocks import flatten, tensors_in
 from evaluator.roles.open_shape import Shape
 
@@ -129,7 +129,7 @@ class _Subject:
     """What is called: a model, how, and with what."""
 
     model: nn.Module
-    spec: calls.CallSpec
+    spec: frames.CallSpec
     initial: list[torch.Tensor]
     arguments: list[Any]
 

@@ -25,6 +25,7 @@ from evaluator.roles import (
     compiled_files,
     device_memory,
     dispatch,
+    frames,
     interpreted,
     rehearsal,
     renewal,
@@ -401,7 +402,7 @@ class ModuleHost(Turns):
                 shape.share(self.shapes[request["like"]])
             return b""
         state = self._state_from(shape, request["state"], descriptors[1:], request.get("state_bytes", 0))
-        shape.spec = spec = calls.CallSpec.of(request["call"])
+        shape.spec = spec = frames.CallSpec.of(request["call"])
         metas = {entry["name"]: read_meta(entry["meta"]) for entry in request["state"]}
         if self.role == "candidate":
             with torch.enable_grad():

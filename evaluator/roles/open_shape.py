@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evaluator.roles import blocks, calls, frames
+from evaluator.roles import blocks, frames
 from evaluator.roles.protocol import ContractError
 
 
@@ -71,7 +71,7 @@ class Shape:
         #: Outputs of earlier timed calls that are kept alive, by the referee's numbers.
         self.held: dict[int, list[torch.Tensor]] = {}
         self.captured: dict[str, blocks.Captured] = {}
-        self.spec = calls.CallSpec()
+        self.spec = frames.CallSpec()
         self.initial: list[torch.Tensor] = []
         self.exact = Exact()
         #: Original weights that are temporarily changed, see :mod:`evaluator.roles.renewal`.

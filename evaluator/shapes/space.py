@@ -89,6 +89,11 @@ def defaults(space: Space) -> Dims:
     return {name: dim.default for name, dim in space.items()}
 
 
+def in_words(dims: Dims) -> str:
+    """A shape in words."""
+    return ", ".join(f"{name}={value}" for name, value in dims.items()) or "the task's one shape"
+
+
 def varying(space: Space, configuration: Collection[str], named: Collection[str] = ()) -> list[str]:
     """The dimensions that may have other sizes than their own in timed shapes.
 

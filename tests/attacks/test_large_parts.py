@@ -11,6 +11,7 @@ import torch
 
 from evaluator.referee.checking import large
 from evaluator.referee.session.outcome import Outcome, Rejected
+from evaluator.referee.sides.open_shape import ShapeChecks
 from evaluator.roles.frames import TensorMeta
 
 pytestmark = pytest.mark.attacks
@@ -56,9 +57,7 @@ class Reference:
     def most_kinds(self, metas: Sequence[TensorMeta]) -> int:
         return 4
 
-    def oracle(
-        self, slot: int, kinds: list[dict[str, Any]], seconds: float, rows: Any = None
-    ) -> list[list[torch.Tensor]]:
+    def oracle(self, kinds: list[dict[str, Any]], rows: Any = None) -> list[list[torch.Tensor]]:
         x = self.x if rows is None else self.x[rows[0] : rows[1]]
         return [[self._of(x, kind).reshape(-1)] for kind in kinds]
 
@@ -84,9 +83,10 @@ class Judged:
         inputs = SimpleNamespace(
             given=[given], tensors=[given], state=[], call=call, name_of=lambda index, count: ""
         )
-        self.module, self.outcome, self.findings = module, Outcome(), []  # type: ignore[var-annotated]
+        self.module, self.outcome = module, Outcome()
         self.shape: Any = SimpleNamespace(
-            checks={},
+            checks=ShapeChecks(),
+            where="some rows",
             dims={"rows": ROWS},
             inputs=inputs,
             output_metas=[large._contiguous(dtype, (ROWS, COLS))],
@@ -100,7 +100,7 @@ class Judged:
             large.Answer(tuple(self.shape.output_metas), [y.contiguous().view(torch.uint8).reshape(-1)])
             for y in (candidate(x), self.module(x))
         )
-        comparison = large._Comparison(self.shape, self.outcome, self.findings, name)
+        comparison = large._Comparison(self.shape, self.outcome, name)
         comparison.run(answer, own, looks=0 if name == "timed" else large._LOOKS)
 
     def check(self, candidate: Module) -> None:
@@ -192,7 +192,7 @@ def test_who_sums_in_another_order_is_right(module: Module) -> None:
         judged = Judged(module)
         judged.check(other_order)
         judged.time(other_order, 4)
-        assert [finding.rule for finding in judged.findings] == ["oracle_on_part"]
+        assert [finding.rule for finding in judged.shape.checks.notes] == ["oracle_on_part"]
 
 
 # -- right in the checks ---------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_a_place_that_is_always_left_out_is_found() -> None:
 def test_nobody_knows_at_which_rows_the_oracle_looks() -> None:
     judged = Judged(norm)
     judged.shape.side = Reference(norm, torch.randn(ROWS, COLS))
-    comparison = large._Comparison(judged.shape, judged.outcome, [], "task")
+    comparison = large._Comparison(judged.shape, judged.outcome, "task")
     drawn = [comparison._drawn_rows() for _ in range(200)]
     assert all(end - first == PART_ROWS and first >= 0 and end <= ROWS for first, end in drawn)
     assert len({first * 8 // ROWS for first, _ in drawn}) == 8

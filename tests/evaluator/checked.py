@@ -23,9 +23,9 @@ def checked(
     try:
         run.start()
         side, outcome = run.open(shape), Outcome()
-        check(side, shape, [own_case(shape, []) for _ in range(calls)], outcome)
-        checker = Checker(session, shape, side, outcome, [])
+        check(side, shape, [own_case(shape) for _ in range(calls)], outcome)
+        checker = Checker(session, shape, side, outcome)
         yield checker
-        checker.let_go()
+        checker.kept.let_go()
     finally:
         run.close()

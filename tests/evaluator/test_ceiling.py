@@ -114,8 +114,8 @@ def opened(core: RefereeCore) -> Iterator[Any]:
         runs.append(run)
         run.start()
         side, outcome = run.open(shape), Outcome()
-        check(side, shape, cases(session, shape, [])[:1], outcome)
-        return side, Checker(session, shape, side, outcome, [])
+        check(side, shape, cases(session, shape)[:1], outcome)
+        return side, Checker(session, shape, side, outcome)
 
     with core.fleet.device_lock.exclusive():
         yield open_for
@@ -158,6 +158,6 @@ def test_an_honest_candidate_is_above_the_ceiling_and_one_far_below_it_is_reject
     with pytest.raises(Rejected) as rejected:
         look_several_times()
     assert rejected.value.word == "cheating"
-    (finding,) = rejected.value.findings
+    finding = rejected.value.finding
     assert finding.rule == "faster_than_memory"
     assert "GB/s" in finding.evidence

@@ -137,7 +137,6 @@ def timing(time_ratio: float, cycle_ratio: float | None) -> Timing:
         (1.0, 1.1),
         "faster",
         times,
-        10,
         0,
         cycle_log_ratios=cycles,
         pairs=(pair,),

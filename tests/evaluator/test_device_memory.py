@@ -23,7 +23,7 @@ from evaluator.referee.judging import core as core_module
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.judging.evaluation import Evaluation, Request
 from evaluator.referee.memory import lending as lent_memory
-from evaluator.referee.memory.budget import Room, had_its_part, held_most
+from evaluator.referee.memory.budget import MemoryBudget, had_its_part, held_most
 from evaluator.referee.memory.lending import Lender, ProcessMemory
 from evaluator.referee.memory.sizes import (
     MOST_SLOTS,
@@ -47,12 +47,9 @@ MOST = split(SHARE_BYTES, SHARE_BYTES)
 
 
 class H200:
-    """What a room asks of a device."""
+    """What a budget asks of a device."""
 
     memory_bytes, share_bytes = H200_BYTES, SHARE_BYTES
-
-
-BUDGET_BYTES = Room(H200(), 1).budget_bytes  # type: ignore[arg-type]
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------------
@@ -74,7 +71,7 @@ def test_small_shapes_take_little_and_lose_no_call() -> None:
     small = ShapeNeeds(128 << 10, 64 << 10)
     calls = small.most_calls(size, small.outputs_bytes)
     assert calls == MOST_SLOTS
-    needed = of_shapes([(small, calls)], BUDGET_BYTES)
+    needed = of_shapes([(small, calls)])
     assert needed.inputs_bytes == MOST_SLOTS * (128 << 10)
     assert needed.total_bytes < size.total_bytes / 4
 
@@ -100,9 +97,9 @@ def test_blocks_of_one_length_fit_into_every_process(
     needs, tiny = ShapeNeeds(slot_bytes, outputs_bytes, peak_bytes), ShapeNeeds(512, 512)
     calls = needs.most_calls(size, outputs_bytes)
     for memory in (
-        of_reference(needs, size, BUDGET_BYTES),
-        of_shapes([(needs, calls)], BUDGET_BYTES),
-        of_shapes([(tiny, MOST_SLOTS), (needs, calls)], BUDGET_BYTES),
+        of_reference(needs, size),
+        of_shapes([(needs, calls)]),
+        of_shapes([(tiny, MOST_SLOTS), (needs, calls)]),
     ):
         assert memory.slots(slot_bytes) >= calls
         # What a call makes lies in the pool beside the outputs of the block.
@@ -114,7 +111,7 @@ def test_checks_have_room_for_the_copies_that_they_make() -> None:
     outputs_bytes = 200 * MIB
     needs = ShapeNeeds(4096, outputs_bytes)
     assert not needs.large
-    size = of_shapes([(needs, needs.most_calls(MOST, outputs_bytes))], BUDGET_BYTES)
+    size = of_shapes([(needs, needs.most_calls(MOST, outputs_bytes))])
     assert size.copies_bytes >= 2 * outputs_bytes
 
 
@@ -141,14 +138,14 @@ def test_a_process_that_compiles_gets_the_inputs_of_one_call_and_next_to_nothing
 def test_a_shape_for_which_two_processes_have_no_room_is_refused_with_what_it_takes(
     slot_gib: int, peak_gib: int, weights_gib: int, fits: bool
 ) -> None:
-    room = Room(H200(), 1)  # type: ignore[arg-type]
+    budget = MemoryBudget(H200(), 1)  # type: ignore[arg-type]
     needs = ShapeNeeds(slot_gib * GIB, peak_gib * GIB, peak_gib * GIB, weights_gib * GIB)
     if fits:
-        room.check(needs, "rows=8")
+        budget.check(needs, "rows=8")
         return
     taken_gib = slot_gib + peak_gib + weights_gib
     with pytest.raises(RoleFailure, match=rf"at rows=8 one call takes {taken_gib}\.0 GiB") as raised:
-        room.check(needs, "rows=8")
+        budget.check(needs, "rows=8")
     assert raised.value.word == "task_rejected"
 
 
@@ -351,7 +348,9 @@ def test_nobody_is_blamed_while_others_give_memory_back(
     judging: Any = object.__new__(Evaluation)
     judging._alone = alone
     lock = SimpleNamespace(exclusive=nullcontext)
-    judging.fleet = SimpleNamespace(keeper=Lender(None), device_lock=lock, room=Room(H200(), referees))  # type: ignore[arg-type]
+    judging.fleet = SimpleNamespace(
+        keeper=Lender(None), device_lock=lock, budget=MemoryBudget(H200(), referees)
+    )  # type: ignore[arg-type]
     judging.control = SimpleNamespace(close=lambda: None)
     judging.session = _compilers(compilers)
     judging.candidate = SimpleNamespace(process=role)
@@ -365,7 +364,7 @@ def test_a_reference_without_memory_is_tried_again_with_all_of_the_device(driver
     """Seen on an H100: what others had taken of the card refused the task."""
     judging: Any = object.__new__(Evaluation)
     judging._alone = False
-    judging.fleet = SimpleNamespace(keeper=Lender(None), room=Room(H200(), 1))  # type: ignore[arg-type]
+    judging.fleet = SimpleNamespace(keeper=Lender(None), budget=MemoryBudget(H200(), 1))  # type: ignore[arg-type]
     judging.control = SimpleNamespace(close=lambda: None)
     judging.session = _compilers(False)
     assert not judging._was_at_fault(RoleFailure("out_of_memory", "20 MiB", role="reference"))
@@ -385,7 +384,7 @@ def test_a_pool_that_cannot_grow_beside_others_is_tried_again(driver: Driver, wo
         judging.fleet = SimpleNamespace(
             keeper=Lender(None),
             device_lock=lock,
-            room=Room(H200(), referees),  # type: ignore[arg-type]
+            budget=MemoryBudget(H200(), referees),  # type: ignore[arg-type]
         )
         if not alone or word == "too small":
             assert judging._was_at_fault(failure) == at_fault

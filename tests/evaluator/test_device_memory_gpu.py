@@ -72,7 +72,7 @@ def test_a_shape_that_does_not_fit_gets_all_that_there_is(core: RefereeCore) -> 
     assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
     session = core.session(ROW_SUM)
     size = session.process.memory.size
-    assert size == core.fleet.room.usual
+    assert size == core.fleet.budget.usual
     assert session.memory_of_others().inputs_bytes < size.inputs_bytes
     verdict = judge(core, 0.0, SMALL, LARGE)
     assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)

@@ -90,7 +90,7 @@ def opened(core: RefereeCore, task: TaskSource = TASK) -> tuple[TaskSession, Ope
         shape.baselines = [b for b in core.fleet.baselines() if b.mode == "eager"]
         for baseline in shape.baselines:
             session.prepare(shape.side, baseline)
-        rank(session, shape)
+        rank(session.fleet, shape)
         shape.ranked = True
     return session, shape
 
@@ -113,7 +113,7 @@ def test_joules_are_power_times_the_time_of_a_call(core: RefereeCore) -> None:
             seconds=0.3,
             lead_s=0.05,
         )
-    assert told == ["measuring energy: default shape"]
+    assert told == ["measuring energy: the task's one shape"]
     assert whole["counter"] == "50 W" and whole["idle_w"] == pytest.approx(50.0, rel=0.05)
     found, timing = each[shape.key], pairs.figure(timed.eager)
     assert found["launch"] == "eager" and found["quads"] == 2

@@ -141,7 +141,7 @@ def test_a_compiled_baseline_runs_in_the_control_from_the_tasks_cache(
     try:
         side = control.side(shape, compiled)
         assert side.process is not session.process
-        own, theirs = (session.run(at, compiled, 3, chained=False) for at in (shape.side, side))
+        own, theirs = (compiled.run(at, 3) for at in (shape.side, side))
         assert own.report.metas == theirs.report.metas
     finally:
         control.close()
@@ -203,7 +203,7 @@ def test_replays_of_a_graph_are_timed_in_every_pair(tmp_path: Path) -> None:
             shape = session.open({})
             shape.baselines = [b for b in core.fleet.baselines() if b.mode == "eager"]
             session.prepare(shape.side, shape.baselines[0])
-            rank(session, shape)
+            rank(session.fleet, shape)
             todo = Timed(shape, Outcome())
             run = CandidateRun(core.fleet, session, twin(TASK))
             time_in_pairs(session, run, [todo], SHORT, lambda number, at: None, captured=True)

@@ -55,11 +55,11 @@ def run(checker: Checker, blocks: int = _BLOCKS) -> None:
     """So many blocks, and then a look at what was kept."""
     for _ in range(blocks):
         checker.run(_CALLS)
-    checker.finish()
+    checker.kept.finish()
 
 
 def rules(rejected: pytest.ExceptionInfo[Rejected]) -> list[str]:
-    return [finding.rule for finding in rejected.value.findings]
+    return [rejected.value.finding.rule]
 
 
 def test_a_ring_longer_than_a_block_is_found(session: TaskSession, shape: OpenShape) -> None:
@@ -67,7 +67,7 @@ def test_a_ring_longer_than_a_block_is_found(session: TaskSession, shape: OpenSh
     with checked(session, shape, source, calls=4) as checker:
         # Nothing else notices.
         run(checker)
-        checker.hold()
+        checker.keep_outputs()
         with pytest.raises(Rejected) as rejected:
             run(checker)
     assert rules(rejected) == ["output_overwritten"]
@@ -80,7 +80,7 @@ def test_a_ring_that_begins_late_is_found(session: TaskSession, shape: OpenShape
         "n = next(turn); y = torch.relu(x * 1.5); return y if n < 200 else ring[n % 40].copy_(y)", _RING
     )
     with checked(session, shape, source, calls=4) as checker:
-        checker.hold()
+        checker.keep_outputs()
         with pytest.raises(Rejected) as rejected:
             run(checker, 5 * _BLOCKS)
     assert rules(rejected) == ["output_overwritten"]
@@ -94,19 +94,19 @@ def test_few_outputs_live_on_and_none_when_timing_has_ended(session: TaskSession
         f"assert alive < {_CALLS} + 5, alive; y = torch.relu(x * 1.5); made.append(weakref.ref(y)); return y"
     )
     with checked(session, shape, candidate(body, before), calls=4) as checker:
-        checker.hold()
+        checker.keep_outputs()
         run(checker, 3 * _BLOCKS)
     strict = candidate(body.replace(f"{_CALLS} + 5", f"{_CALLS} + 1"), before)
     with checked(session, shape, strict, calls=4) as checker:
         checker.run(_CALLS)
-        checker.hold()
+        checker.keep_outputs()
         with pytest.raises(RoleReported, match="AssertionError"):
             run(checker)
     with checked(session, shape, strict, calls=4) as checker:
-        checker.hold()
+        checker.keep_outputs()
         checker.run(1)
-        checker.finish()
-        checker.let_go()
+        checker.kept.finish()
+        checker.kept.let_go()
         for _ in range(2):
             checker.side.ready(60.0, warm="eager", poison=0, calls=_CALLS)
             checker.side.fill(_CALLS)
@@ -119,7 +119,7 @@ def test_both_sides_keep_outputs_of_the_same_calls(core: RefereeCore) -> None:
     baseline = Baseline("eager/1t", "eager", 1)
     session.prepare(shape.side, baseline)
     with checked(session, shape, twin(TASK), calls=4) as checker:
-        checker.hold()
+        checker.keep_outputs()
         for first in (True, False) * _BLOCKS:
             for mine in (first, not first):
                 if mine:
@@ -130,8 +130,8 @@ def test_both_sides_keep_outputs_of_the_same_calls(core: RefereeCore) -> None:
         kept = list(checker.side.kept.values())
         assert len(shape.side.kept) == 4
         assert set(shape.side.kept.values()) <= set(kept)
-        checker.finish()
-        checker.let_go()
+        checker.kept.finish()
+        checker.kept.let_go()
         assert not shape.side.kept and not checker.side.kept
 
 
@@ -139,7 +139,7 @@ def test_a_view_of_an_input_may_change(core: RefereeCore) -> None:
     session = core.session(VIEW)
     shape = session.open({})
     with checked(session, shape, twin(VIEW), calls=4) as checker:
-        checker.hold()
+        checker.keep_outputs()
         run(checker)
 
 
@@ -155,7 +155,7 @@ def test_a_process_that_claims_another_number_of_outputs_is_rejected(
             return honest(*asked) * claimed
 
         monkeypatch.setattr(checker.side, "kept_now", forged)
-        checker.hold()
+        checker.keep_outputs()
         with pytest.raises(Rejected) as rejected:
             run(checker, 1)
     assert rules(rejected) == ["output_overwritten"]
@@ -178,7 +178,7 @@ def test_on_a_gpu_a_ring_is_found_and_one_that_is_long_enough_is_not(
             on_core(core.fleet.core),
             checked(session, shape, candidate(body, ring), calls=4) as checker,
         ):
-            checker.hold()
+            checker.keep_outputs()
             if length < _CALLS * blocks:
                 with pytest.raises(Rejected) as rejected:
                     run(checker, blocks)

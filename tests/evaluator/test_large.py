@@ -10,6 +10,7 @@ import torch
 
 from evaluator.referee.checking import large
 from evaluator.referee.sides import fingerprint
+from evaluator.referee.sides.open_shape import ShapeChecks
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +106,7 @@ def _shape(outputs: list[tuple[int, ...]], inputs: list[tuple[int, ...]], *, pla
     given = [SimpleNamespace(meta=SimpleNamespace(shape=one)) for one in inputs]
     call = SimpleNamespace(plain=plain)
     return SimpleNamespace(
-        checks={},
+        checks=ShapeChecks(),
         inputs=SimpleNamespace(given=given, call=call),
         output_metas=[SimpleNamespace(shape=one) for one in outputs],
     )
@@ -128,5 +129,5 @@ def test_rows_are_those_of_what_begins_with_the_outputs_first_dimension(
     assert large.batched(_shape(outputs, inputs)) == places
     assert large.batched(_shape(outputs, inputs, plain=False)) is None
     known = _shape(outputs, inputs)
-    known.checks["batched"] = None  # the reference was asked, and its rows depend on each other
+    known.checks.by_rows = False  # the reference was asked, and its rows depend on each other
     assert large.batched(known) is None

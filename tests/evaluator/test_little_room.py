@@ -48,4 +48,4 @@ def test_outputs_that_cannot_be_found_any_more_are_overwritten(
     """Who gave their memory back has them no more, and a driver's error about it is no excuse."""
     with pytest.raises(Rejected) as rejected:
         look_again_fails(monkeypatch, core, RoleReported("runtime_error", "an illegal memory access"))
-    assert [finding.rule for finding in rejected.value.findings] == ["output_overwritten"]
+    assert [rejected.value.finding.rule] == ["output_overwritten"]

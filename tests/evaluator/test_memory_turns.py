@@ -14,7 +14,7 @@ import pytest
 
 from evaluator.errors import DeviceFull
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.memory.budget import Room
+from evaluator.referee.memory.budget import MemoryBudget
 from evaluator.referee.memory.sizes import ShapeNeeds
 from evaluator.referee.session import task_memory
 from evaluator.referee.session.task_memory import MoreMemoryNeeded, TaskMemory
@@ -24,7 +24,7 @@ GIB = 1 << 30
 
 
 class H100:
-    """What a room asks of a device."""
+    """What a budget asks of a device."""
 
     memory_bytes, share_bytes = 79 * GIB, 3 * GIB
 
@@ -41,8 +41,8 @@ def taken(parts: MemoryParts, count: int) -> Held:
     return held
 
 
-def room(referees: int) -> Room:
-    return Room(H100(), referees)  # type: ignore[arg-type]
+def budget(referees: int) -> MemoryBudget:
+    return MemoryBudget(H100(), referees)  # type: ignore[arg-type]
 
 
 def test_what_needs_many_parts_waits_for_those_that_have_them_and_is_not_overtaken(
@@ -94,7 +94,7 @@ def test_a_wait_that_takes_too_long_ends(parts: MemoryParts, monkeypatch: pytest
     held = taken(parts, 10)
     assert parts.take(8, 0.05) is None and not parts.wanted()
     monkeypatch.setattr(task_memory, "_MOST_WAIT_SECONDS", 0.05)
-    memory = TaskMemory(SimpleNamespace(gpu=True, room=room(1), memory_parts=parts, keeper=None))  # type: ignore[arg-type]
+    memory = TaskMemory(SimpleNamespace(gpu=True, budget=budget(1), memory_parts=parts, keeper=None))  # type: ignore[arg-type]
     with pytest.raises(DeviceFull, match="try again later"):
         memory.take(8, lambda: None)
     held.close()
@@ -105,15 +105,15 @@ def test_a_wait_that_takes_too_long_ends(parts: MemoryParts, monkeypatch: pytest
 
 @pytest.mark.parametrize("referees", [1, 4, 16, 17, 100])
 def test_every_referee_begins_with_a_part(referees: int) -> None:
-    assert 1 <= room(referees).parts <= PARTS // 2
-    assert room(referees).compilers_bytes(1, 0) > 0
+    assert 1 <= budget(referees).parts <= PARTS // 2
+    assert budget(referees).compilers_bytes(1, 0) > 0
 
 
 def test_what_is_kept_of_ended_processes_goes_before_the_parts(parts: MemoryParts) -> None:
     """Seen on an H100: referees that waited for parts kept gigabytes, which the one that had the parts counted on."""
     seen: list[bool] = []
     keeper = SimpleNamespace(give_back=lambda: seen.append(parts.take_now(PARTS) is None))
-    fleet: Any = SimpleNamespace(gpu=True, room=room(4), memory_parts=parts, keeper=keeper)
+    fleet: Any = SimpleNamespace(gpu=True, budget=budget(4), memory_parts=parts, keeper=keeper)
     memory = TaskMemory(fleet)
     memory.give_back()
     assert seen == []
@@ -134,7 +134,7 @@ def test_what_is_kept_of_ended_processes_goes_before_the_parts(parts: MemoryPart
 def test_small_shapes_take_what_their_processes_get(needs: ShapeNeeds) -> None:
     """The first is Mamba2 at its own size: on an H100 it took four times what was thought, and all else ran out of memory."""
     assert not needs.large
-    others = 2 * needs.least(2, 0).total_bytes + needs.least(2, 0, "reference").total_bytes
+    others = 2 * needs.least(2).total_bytes + needs.least(2, "reference").total_bytes
     assert needs.wanted_bytes >= others + 3 * needs.weights_bytes
     assert ShapeNeeds(0, 0, 0, 15 * GIB).fits(60 * GIB), "but no task is refused for that"
 
@@ -150,10 +150,10 @@ def test_a_part_is_had_once(parts: MemoryParts) -> None:
 
 
 def test_a_task_begins_with_a_usual_number_and_is_told_when_it_needs_more(parts: MemoryParts) -> None:
-    fleet: Any = SimpleNamespace(gpu=True, room=room(4), memory_parts=parts, keeper=None)
+    fleet: Any = SimpleNamespace(gpu=True, budget=budget(4), memory_parts=parts, keeper=None)
     memory = TaskMemory(fleet)
     memory.check([ShapeNeeds(40 * GIB, 0, 0)])  # it has none yet
-    memory.take(fleet.room.parts, lambda: None)
+    memory.take(fleet.budget.parts, lambda: None)
     assert memory.parts == 4
     memory.check([ShapeNeeds(GIB, GIB, GIB)])
     heavy = ShapeNeeds(6 * GIB, 6 * GIB, 6 * GIB)
@@ -173,23 +173,23 @@ def test_a_task_begins_with_a_usual_number_and_is_told_when_it_needs_more(parts:
 def test_processes_that_compile_are_part_of_what_a_task_takes(parts: MemoryParts) -> None:
     needs = [ShapeNeeds(6 * GIB, 6 * GIB, 6 * GIB)]
     for referees in (1, 4):
-        taken = room(referees).parts_for(needs)
-        compilers = room(referees).compilers_bytes(taken, needs[0].wanted_bytes)
+        taken = budget(referees).parts_for(needs)
+        compilers = budget(referees).compilers_bytes(taken, needs[0].wanted_bytes)
         assert compilers + needs[0].wanted_bytes <= taken * H100.memory_bytes / PARTS
         assert compilers > 5 * GIB
-    assert room(4).parts_for([ShapeNeeds(200 * GIB, 0, 0)]) == PARTS
-    assert TaskMemory(SimpleNamespace(gpu=False, room=room(1))).compilers_bytes() == 0  # type: ignore[arg-type]
+    assert budget(4).parts_for([ShapeNeeds(200 * GIB, 0, 0)]) == PARTS
+    assert TaskMemory(SimpleNamespace(gpu=False, budget=budget(1))).compilers_bytes() == 0  # type: ignore[arg-type]
 
 
 def test_waiting_for_memory_while_a_task_is_looked_at_is_no_time_of_its_candidate(parts: MemoryParts) -> None:
     core: Any = object.__new__(RefereeCore)
-    core.fleet = SimpleNamespace(gpu=True, room=room(4), memory_parts=parts, keeper=None)
+    core.fleet = SimpleNamespace(gpu=True, budget=budget(4), memory_parts=parts, keeper=None)
     core._needs_parts, core._waited_s, core._sessions = {}, 0.0, {}
     memory = TaskMemory(core.fleet)
     session: Any = SimpleNamespace(memory=memory, shapes={}, task=SimpleNamespace(sha256="t"))
     other = taken(parts, PARTS)
     threading.Timer(0.2, other.close).start()
     waited_s = core._take_memory(session)
-    assert waited_s >= 0.15 and core._waited_s == waited_s and memory.parts == core.fleet.room.parts
+    assert waited_s >= 0.15 and core._waited_s == waited_s and memory.parts == core.fleet.budget.parts
     assert core._take_memory(session) < 0.1
     memory.give_back()

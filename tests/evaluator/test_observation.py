@@ -11,10 +11,10 @@ import torch
 from evaluator.integrity.observation import read
 from evaluator.integrity.static import Analysis
 from evaluator.referee.checking.correctness import cases, check
-from evaluator.referee.checking.investigation import Explanation, Investigation
+from evaluator.referee.checking.investigation import Investigation
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.session.candidate import CandidateRun
-from evaluator.referee.session.outcome import Outcome
+from evaluator.referee.session.outcome import Explanation, Outcome
 from evaluator.roles import watch
 from evaluator.sources import CandidateSource, TaskSource
 
@@ -130,7 +130,7 @@ def explain(core: RefereeCore, source: str, effort: str = "confirm", *, runs: bo
     session = core.session(TASK)
     candidate = CandidateSource(source, "external", "test")
     shapes = [session.open(dims) for dims in SHAPES]
-    made = [cases(session, shape, []) for shape in shapes]
+    made = [cases(session, shape) for shape in shapes]
     run = CandidateRun(core.fleet, session, candidate)
     try:
         run.build(shapes)

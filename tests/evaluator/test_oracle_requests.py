@@ -73,14 +73,14 @@ def _case(
 ) -> tuple[Case, list[int], list[Finding]]:
     """The case of a content, with the same move every time; the requests that it took; and what was noted."""
     monkeypatch.setattr("secrets.randbits", lambda bits: 7)
-    findings: list[Finding] = []
+    shape.checks.notes.clear()
     result = own_result(shape, "task", contents)
     counting = Counting(session.process)
     try:
-        case = case_of(shape, result, findings)
+        case = case_of(shape, result)
     finally:
         del session.process.send
-    return case, counting.seen, findings
+    return case, counting.seen, list(shape.checks.notes)
 
 
 def _host(values: Any) -> Any:

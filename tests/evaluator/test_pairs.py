@@ -113,7 +113,6 @@ def timing(ratio: float, *, quads: int = 6, restless: bool = False, fresh: bool 
         ci95=(ratio, ratio),
         decision="undecided",
         log_ratios=ratios,
-        calls=4,
         disturbed=0,
         pairs=(kept,),
         restless=restless,

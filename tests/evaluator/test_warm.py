@@ -76,7 +76,7 @@ def opened(core: RefereeCore, source: TaskSource) -> tuple[TaskSession, OpenShap
         everything = core.fleet.baselines()
         shape.baselines = [b for b in everything if b.mode == "eager" and b.threads == core.fleet.threads]
         session.prepare(shape.side, shape.baselines[0])
-        rank(session, shape)
+        rank(session.fleet, shape)
     return session, shape
 
 
@@ -88,12 +88,12 @@ def timed(core: RefereeCore, source: TaskSource, candidate: CandidateSource) -> 
         try:
             run.start()
             side, outcome = run.open(shape), Outcome()
-            check(side, shape, cases(session, shape, []), outcome)
+            check(side, shape, cases(session, shape), outcome)
             try:
-                cold = measure(session, shape, side, control.rivals(shape), outcome, [], _SHORT)
+                cold = measure(session, shape, side, control.rivals(shape), outcome, _SHORT)
             except Rejected as rejected:
                 pytest.fail(f"already where slots rotate: {rejected.sentence}")
-            return cold, measure_warm(session, shape, side, control, outcome, [], cold)
+            return cold, measure_warm(session, shape, side, control, outcome, cold)
         finally:
             run.close()
             control.close()

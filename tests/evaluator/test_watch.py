@@ -68,7 +68,7 @@ def test_a_kernel_that_ends_with_its_process_is_the_candidates() -> None:
     candidate = Process()
     with pytest.raises(Rejected) as caught:
         watching(Device(until_killed=candidate), candidate).after(Turn(candidate))  # type: ignore[arg-type]
-    assert caught.value.findings[0].rule == "work_off_turn"
+    assert caught.value.finding.rule == "work_off_turn"
 
 
 def test_another_programs_work_is_nobodys_fault() -> None:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from evaluator.content import distributions, weights
 from evaluator.content.pools import TensorInput
-from evaluator.roles import calls, exact
+from evaluator.roles import calls, exact, frames
 from evaluator.roles.arena import carrier
 from evaluator.roles.blocks import flatten, tensors_in
 from evaluator.roles.open_shape import Shape, leaf, meta_of
@@ -84,7 +84,7 @@ class Opened:
     form: list[Any]
     tensors: list[TensorInput]
     leaves: int
-    spec: calls.CallSpec
+    spec: frames.CallSpec
     initial: list[torch.Tensor]
 
     @property
@@ -172,7 +172,7 @@ def opened(module: ModuleType, sizes: dict[str, Any], seed: int = 0) -> Opened:
         TensorInput(meta_of(same[0]), [span(t).copy() for t in same]) for same in zip(*leaves, strict=True)
     ]
     buffers = tuple(name for name, _ in model.named_buffers()) if training else ()
-    spec = calls.CallSpec(training=training, buffers=buffers)
+    spec = frames.CallSpec(training=training, buffers=buffers)
     given = len(tensors)
     if backward:
         with torch.enable_grad():
@@ -181,7 +181,7 @@ def opened(module: ModuleType, sizes: dict[str, Any], seed: int = 0) -> Opened:
             )
         differentiable = tuple(i for i, output in enumerate(outputs) if output.requires_grad)
         trained = tuple(name for name, p in model.named_parameters() if p.requires_grad)
-        spec = calls.CallSpec(training, True, differentiable, trained, buffers)
+        spec = frames.CallSpec(training, True, differentiable, trained, buffers)
         for index in differentiable:
             like = [torch.randn_like(outputs[index], requires_grad=False).detach() for _ in range(_DRAWS)]
             tensors.append(TensorInput(meta_of(like[0]), [span(t).copy() for t in like]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -23,15 +23,13 @@ from evaluator.oracle.places import Places, places
 from evaluator.oracle.tolerance import Expected, as_rows
 from evaluator.precision import TIERS
 from evaluator.referee.session.expectation import OWN_INPUTS, Case, Content, OwnResult, case_of, own_result
-from evaluator.referee.session.outcome import Outcome, Rejected, where
+from evaluator.referee.session.outcome import Outcome, Rejected
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.open_shape import OpenShape
-from evaluator.referee.sides.side import Side
+from evaluator.referee.sides.side import CALL_SECONDS, FIRST_CALL_SECONDS, Side
 from evaluator.verdict import Finding
 
-_CALL_SECONDS = 60.0
-_FIRST_CALL_SECONDS = 120.0
 _LARGE_BYTES = 2 << 20
 _CACHED_ELEMENTS = 1 << 18
 #: Contents of both signs are used only if at least this share of the reference's output is not NaN.
@@ -42,32 +40,31 @@ _Result = TypeVar("_Result")
 _CACHED_BYTES = 256 << 20
 
 
-def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> list[Case]:
+def cases(session: TaskSession, shape: OpenShape) -> list[Case]:
     """Contents and expectations for a shape.
 
     Small ones are reused for the next candidate, which has not seen them.
     """
-    if "cases" in shape.checks:
-        kept: list[Case] = shape.checks["cases"]
-        return kept
+    if shape.checks.cases:
+        return shape.checks.cases
     names = distributions.names(shape.inputs.tensors)
     if shape.inputs.input_bytes > _LARGE_BYTES:
         # Draw only two anew for each candidate: a float64 oracle at a large shape is slow.
         names = ["task", names[1 + secrets.randbelow(len(names) - 1)]]
-    made = [own_case(shape, findings)]
+    made = [own_case(shape)]
     for name in names[1:]:
         if name == "task" and any(tensor.rollable for tensor in shape.inputs.tensors):
             # Change a few elements of the first one. A cached answer looked up by the rest would miss that.
-            made.append(case_of(shape, _nearly(shape, made[0]), findings))
-        elif case := make_case(shape, name, findings):
+            made.append(case_of(shape, _nearly(shape, made[0])))
+        elif case := make_case(shape, name):
             made.append(case)
     elements = sum(meta.elements for meta in made[0].metas) + sum(
         tensor.size for tensor in shape.inputs.tensors
     )
     made_bytes = sum(map(_bytes_of, made))
-    kept_bytes = sum(one.checks.get("kept_bytes", 0) for one in session.shapes.values())
+    kept_bytes = sum(one.checks.cases_bytes for one in session.shapes.values())
     if elements <= _CACHED_ELEMENTS and kept_bytes + made_bytes <= _CACHED_BYTES:
-        shape.checks |= {"cases": made, "kept_bytes": made_bytes}
+        shape.checks.cases, shape.checks.cases_bytes = made, made_bytes
     return made
 
 
@@ -77,26 +74,24 @@ def _bytes_of(case: Case) -> int:
     return sum(int(getattr(array, "nbytes", 0)) for array in arrays)
 
 
-def make_case(shape: OpenShape, name: str, findings: list[Finding]) -> Case | None:
+def make_case(shape: OpenShape, name: str) -> Case | None:
     """Draws one content and gets the reference's own result and the float64 result.
 
     None if the reference refuses it.
     """
     result = try_signs(shape, name, partial(_drawn, shape, name), _share_of_numbers)
     if result is None:
-        tell_left_out(name, findings)
+        note_left_out(shape, name)
         return None
-    return case_of(shape, result, findings)
+    return case_of(shape, result)
 
 
-def tell_left_out(name: str, findings: list[Finding]) -> None:
-    """Adds one finding that the candidate was not tested with this distribution."""
+def note_left_out(shape: OpenShape, name: str) -> None:
+    """Notes that candidates are not tested with this distribution."""
     words = (
         f"the reference raises for {name.replace('_', ' ')} inputs, so the candidate was not tested with them"
     )
-    note = Finding("inputs_left_out", "info", words)
-    if note not in findings:
-        findings.append(note)
+    shape.checks.note("inputs_left_out", words)
 
 
 def _nearly(shape: OpenShape, case: Case) -> OwnResult:
@@ -107,9 +102,9 @@ def _nearly(shape: OpenShape, case: Case) -> OwnResult:
     return own_result(shape, "task", contents)
 
 
-def own_case(shape: OpenShape, findings: list[Finding]) -> Case:
+def own_case(shape: OpenShape) -> Case:
     """The same for the task's own distribution."""
-    return case_of(shape, fresh(shape), findings)
+    return case_of(shape, fresh(shape))
 
 
 def fresh(shape: OpenShape) -> OwnResult:
@@ -141,7 +136,8 @@ def try_signs(
     """
     if name == "task":
         return draw(signs=False)
-    tries = (True, False) if shape.checks.get("signs", True) and _may_be_negative(shape) else (False,)
+    may_be_negative = any(tensor.may_be_negative for tensor in shape.inputs.tensors)
+    tries = (True, False) if shape.checks.signs and may_be_negative else (False,)
     for signs in tries:
         try:
             result = draw(signs=signs)
@@ -158,12 +154,8 @@ def try_signs(
             if not signs or numbers(result) >= _LEAST_NUMBERS:
                 return result
         if signs:
-            shape.checks["signs"] = False
+            shape.checks.signs = False
     return None
-
-
-def _may_be_negative(shape: OpenShape) -> bool:
-    return any(tensor.may_be_negative for tensor in shape.inputs.tensors)
 
 
 def _share_of_numbers(result: OwnResult) -> float:
@@ -206,8 +198,6 @@ def check_again(
     side: Side,
     shape: OpenShape,
     outcome: Outcome,
-    findings: list[Finding],
-    earlier: list[Case],
 ) -> None:
     """One more call after those at other shapes, with a fresh content of the task's own distribution.
 
@@ -218,8 +208,6 @@ def check_again(
         side: the candidate's.
         shape: where it has been checked.
         outcome: of that check.
-        findings: of the evaluation.
-        earlier: cases of that check, to recognize an old answer.
 
     Raises:
         Rejected: at the first wrong thing.
@@ -229,27 +217,36 @@ def check_again(
     if side.agree(spans, block.report.metas, result.spans, result.metas, outcome.bounds, thorough=True):
         outcome.checks += 1
     else:
-        _compare(shape, case_of(shape, result, findings), values_of(block, spans), outcome, earlier)
+        _compare(shape, case_of(shape, result), values_of(block, spans), outcome, shape.checks.cases)
     side.process.freeze()
 
 
 def call(side: Side, shape: OpenShape, content: Content, outcome: Outcome) -> tuple[Block, list[Array]]:
     """Calls the candidate with a content and returns its outputs after checking their form."""
-    # The first call of a process may load libraries or compile.
-    deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
-    paused_s = side.process.paused_s
-    block = side.call([content.contents], deadline_s, poison=1 + secrets.randbelow(254), keep=True)
-    paused_s = side.process.paused_s - paused_s
-    outcome.first_call_s = outcome.first_call_s or block.elapsed_ns / 1e9 - paused_s
+    poison = 1 + secrets.randbelow(254)
+    block = with_deadline(
+        side, outcome, lambda deadline_s: side.call([content.contents], deadline_s, poison=poison, keep=True)
+    )
     check_form(side, block, content)
     spans = side.outputs(block, 0)
     if not side.holds(0, content.contents):
-        raise Rejected(
-            "contract_violation",
-            "it changes its inputs: write results into new tensors",
-            _finding("input_mutated", "error", shape),
-        )
+        raise changes_inputs(shape)
     return block, spans
+
+
+def with_deadline(side: Side, outcome: Outcome, call: Callable[[float], Block]) -> Block:
+    """Makes a call of the candidate with its deadline in seconds, and notes how long the first one took."""
+    paused_s = side.process.paused_s
+    block = call(CALL_SECONDS if outcome.checks else FIRST_CALL_SECONDS)
+    paused_s = side.process.paused_s - paused_s
+    outcome.first_call_s = outcome.first_call_s or block.elapsed_ns / 1e9 - paused_s
+    return block
+
+
+def changes_inputs(shape: OpenShape) -> Rejected:
+    """The rejection for inputs that did not come back unchanged."""
+    sentence = f"it changes its inputs (seen at {shape.where}): write results into new tensors"
+    return Rejected("contract_violation", "input_mutated", sentence)
 
 
 def values_of(block: Block, spans: list[Array]) -> list[Array]:
@@ -283,7 +280,7 @@ def _difference(first: list[Array], second: list[Array], shape: OpenShape) -> st
     if not any(unequal):
         return ""
     return (
-        f"at {where(shape)} the same inputs gave {sum(unequal)} elements that differ from the first time, all of them "
+        f"at {shape.where} the same inputs gave {sum(unequal)} elements that differ from the first time, all of them "
         "within the tolerance"
     )
 
@@ -302,26 +299,37 @@ def record(outcome: Outcome, comparisons: list[Comparison], case: Case) -> None:
     ]
 
 
+def first_wrong(
+    shape: OpenShape, case: Case, values: list[Array], earlier: Sequence[Case] = (), *, slack: float = 1.0
+) -> Rejected | None:
+    """The rejection for the first output that differs from the oracle's; None if all are right."""
+    for value, expected in zip(values, case.expected, strict=True):
+        comparison = compare(value, expected, slack=slack)
+        if not comparison.ok:
+            return wrong(shape, case, comparison, values, earlier)
+    return None
+
+
 def wrong(
-    shape: OpenShape, case: Case, comparison: Comparison, values: list[Array], earlier: list[Case]
+    shape: OpenShape, case: Case, comparison: Comparison, values: list[Array], earlier: Sequence[Case] = ()
 ) -> Rejected:
     """The rejection for a wrong output: ``stale`` if it is right for an earlier content, otherwise incorrect."""
-    at = where(shape)
+    at = shape.where
     for old in reversed(earlier):
         if _says_much(old) and all(compare(v, e).ok for v, e in zip(values, old.expected, strict=True)):
             evidence = (
                 f"at {at} it returned the answer for inputs it had seen before, although the inputs at the same "
                 "addresses had changed: the result was cached, not computed"
             )
-            return Rejected("cheating", evidence, (Finding("stale_output", "cheat", evidence),))
+            return Rejected("cheating", "stale_output", evidence)
     if all(_constant(v) for v in values) and not all(_constant(e.own) for e in case.expected):
         evidence = f"at {at} on {inputs_in_words(shape, case)} every element of its output is the same value: {comparison.words}"
-        return Rejected("incorrect", evidence, (Finding("constant_output", "error", evidence),))
+        return Rejected("incorrect", "constant_output", evidence)
     index = _index(case, values, comparison)
     name = (index is not None and shape.inputs.name_of(index, len(values))) or "result"
     sentence = f"wrong {name} at {at} on {inputs_in_words(shape, case)}: {comparison.words}"
     seen = None if index is None else _places(case.expected[index], values[index], comparison)
-    return Rejected("incorrect", sentence, (Finding("wrong_result", "error", sentence, seen),))
+    return Rejected("incorrect", "wrong_result", sentence, seen)
 
 
 def _says_much(case: Case) -> bool:
@@ -377,29 +385,29 @@ def check_form(side: Side, block: Block, case: Content) -> None:
     metas, expected = block.report.metas, case.metas
     if len(metas) != len(expected):
         sentence = f"it returns {len(metas)} tensors, the reference returns {len(expected)}: return as many"
-        raise Rejected("contract_violation", sentence, (Finding("output_count", "error", sentence),))
+        raise Rejected("contract_violation", "output_count", sentence)
     if block.report.structure != case.structure:
         sentence = (
             "its outputs have other containers (or other plain values beside them) than the reference's: return the same types of "
             "containers (a list is not a tuple, a tuple is not a named tuple; name and fields count), the same keys and plain values"
         )
-        raise Rejected("contract_violation", sentence, (Finding("output_structure", "error", sentence),))
+        raise Rejected("contract_violation", "output_structure", sentence)
     for meta, wanted in zip(metas, expected, strict=True):
         broken = contract(meta, wanted)
         if broken:
-            raise Rejected("contract_violation", broken, (Finding("output_contract", "error", broken),))
+            raise Rejected("contract_violation", "output_contract", broken)
     if side.aliased(block) - case.aliased:
         sentence = (
             "it returns a view of its input's memory instead of a fresh tensor: return a copy (.clone())"
         )
-        raise Rejected("contract_violation", sentence, (Finding("output_aliases_input", "error", sentence),))
+        raise Rejected("contract_violation", "output_aliases_input", sentence)
 
 
 def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], shape: OpenShape) -> None:
     """The outputs of the last two calls must be unchanged."""
     last = earlier[:-3:-1]
     try:
-        later = side.outputs_later([block for block, _, _ in last], _CALL_SECONDS)
+        later = side.outputs_later([block for block, _, _ in last], CALL_SECONDS)
     except RoleFailure as failure:
         # Copies that do not fit in memory do not prove overwritten outputs. The caller decides whose fault
         # that is and what to try next.
@@ -412,12 +420,10 @@ def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], 
             for index, (a, b) in enumerate(zip(now, spans, strict=True))
         ):
             sentence = (
-                f"at {where(shape)} an output was overwritten by a later call: results must be fresh tensors, "
+                f"at {shape.where} an output was overwritten by a later call: results must be fresh tensors, "
                 "allocated in each call"
             )
-            raise Rejected(
-                "contract_violation", sentence, (Finding("output_overwritten", "error", sentence),)
-            )
+            raise Rejected("contract_violation", "output_overwritten", sentence)
 
 
 def remarks(outcomes: list[Outcome], tier: str) -> list[Finding]:
@@ -434,7 +440,3 @@ def remarks(outcomes: list[Outcome], tier: str) -> list[Finding]:
         )
         found.append(Finding("precision_change", "info", evidence))
     return found
-
-
-def _finding(rule: str, severity: str, shape: OpenShape) -> tuple[Finding, ...]:
-    return (Finding(rule, severity, f"seen at {where(shape)}"),)

@@ -14,19 +14,20 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.integrity import observation, static
 from evaluator.integrity.observation import Observation
 from evaluator.integrity.static import Analysis
-from evaluator.referee.checking import replay
 from evaluator.referee.processes.fleet import Fleet
 from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.control import twin
-from evaluator.referee.session.expectation import Case
+from evaluator.referee.session.expectation import Case, difference
+from evaluator.referee.session.outcome import Explanation
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import OpenShape
+from evaluator.referee.sides.side import Side
 from evaluator.roles import protocol
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
@@ -43,17 +44,9 @@ _BUDGET_SECONDS = {"screen": 10.0, "confirm": 60.0}
 _SHAPES = {"screen": 1, "confirm": 4}
 _REPLAYS = {"screen": 0, "confirm": 2}
 _SHOWN_KERNELS = 12
-_REFERENCE = "reference_observation"
-
-
-@dataclass
-class Explanation:
-    """What an investigation adds to the verdict."""
-
-    findings: list[Finding] = field(default_factory=list)
-    labels: tuple[str, ...] = ()
-    kernels: tuple[KernelShare, ...] = ()
-    elapsed_s: float = 0.0
+#: For a call without the candidate's own kernels. glibc fills new memory with the complement of this byte, so an
+#: empty kernel leaves zeros.
+_MUTED_CALL_SECONDS, _ZEROS = 20.0, 255
 
 
 class Investigation:
@@ -128,13 +121,13 @@ class Investigation:
             process.close()
         if decoys:
             evidence = (
-                f"at {_where(decoys)} the outputs stay right when its own kernels are replaced by nothing: "
+                f"at {_all_of(decoys)} the outputs stay right when its own kernels are replaced by nothing: "
                 "they do not compute the answer"
             )
             found.findings.append(Finding("decoy_kernel", "warning", evidence))
         idle = [shape for shape, one in seen if not one.own_calls]
         if analysis.has_kernels and idle:
-            evidence = f"it brings kernels of its own, but none of them was seen to run at {_where(idle)}"
+            evidence = f"it brings kernels of its own, but none of them was seen to run at {_all_of(idle)}"
             found.findings.append(Finding("fallback_ran", "warning", evidence))
         observed = [one for _, one in seen]
         rewritten = bool(seen) and not any(one.own_calls or one.compiled or one.graphs for one in observed)
@@ -174,10 +167,14 @@ class Investigation:
         return observation.read(answer, analysis, gpu=self._fleet.gpu)
 
     def _replay(self, run: CandidateRun, seen: list[tuple[OpenShape, Observation]]) -> list[OpenShape]:
-        """The shapes at which the candidate is right without its own kernels."""
+        """The shapes at which the candidate is right when its own kernels are replaced by nothing (E53).
+
+        The referee chooses contents that the process has not seen and compares as always. Only the replacement
+        happens in the process. A candidate that detects it can spoil the test, and only gains or loses a label.
+        """
         decoys = []
         for shape, one in sorted(seen, key=lambda pair: pair[0].inputs.input_bytes):
-            cases: list[Case] = shape.checks.get("cases", [])[:2]
+            cases = shape.checks.cases[:2]
             if not one.own_calls or not cases or self._replays <= 0:
                 continue
             self._replays -= 1
@@ -185,7 +182,7 @@ class Investigation:
             side = run.open(shape)
             side.process.request_json(protocol.KERNELS, {"shape": side.key}, _CALL_SECONDS)
             try:
-                if replay.still_right(side, cases):
+                if _right_without_kernels(side, cases):
                     decoys.append(shape)
             except RoleFailure:
                 break  # it needs its kernels
@@ -193,7 +190,7 @@ class Investigation:
 
     def _reference(self, shape: OpenShape) -> Observation | None:
         """What the reference itself runs at a shape. Observed once per session."""
-        if _REFERENCE not in shape.checks:
+        if shape.checks.observation is None:
             run = CandidateRun(
                 self._fleet,
                 self._session,
@@ -204,13 +201,37 @@ class Investigation:
             )
             try:
                 run.start()
-                shape.checks[_REFERENCE] = self._observe(run, shape, Analysis())
+                shape.checks.observation = (self._observe(run, shape, Analysis()),)
             except (RoleFailure, SandboxUnavailable, OSError, ValueError):
-                shape.checks[_REFERENCE] = None
+                shape.checks.observation = ()
             finally:
                 run.close()
-        kept: Observation | None = shape.checks[_REFERENCE]
-        return kept
+        return next(iter(shape.checks.observation), None)
+
+
+def _right_without_kernels(side: Side, cases: list[Case]) -> bool:
+    """Whether the outputs are right although the candidate's own kernels, some of which were called, did not run.
+
+    Raises:
+        RoleFailure: the module failed without its kernels, which only shows that it needs them.
+    """
+    called = 0
+    for case in cases:
+        _mute(side, muted=True)
+        side.ready(_MUTED_CALL_SECONDS, poison=_ZEROS)
+        side.write(0, case.contents)
+        block = side.block(1, _MUTED_CALL_SECONDS)
+        words = difference(case, block.report.metas, side.outputs(block, 0))
+        called += _mute(side, muted=False)
+        if words:
+            return False
+    return called > 0
+
+
+def _mute(side: Side, *, muted: bool) -> int:
+    """Switches own kernels off or on. Returns the process's count of calls since the last switch."""
+    calls = side.process.request_json(protocol.MUTE, {"muted": muted}, _MUTED_CALL_SECONDS).get("calls")
+    return calls if type(calls) is int else 0
 
 
 def _spread(shapes: list[OpenShape], count: int) -> list[OpenShape]:
@@ -235,6 +256,5 @@ def _merged(seen: list[Observation]) -> tuple[KernelShare, ...]:
     return tuple(sorted(kernels.values(), key=lambda kernel: -kernel.share)[:_SHOWN_KERNELS])
 
 
-def _where(shapes: list[OpenShape]) -> str:
-    words = [", ".join(f"{name}={value}" for name, value in shape.dims.items()) for shape in shapes]
-    return "; ".join(word or "the task's shape" for word in words)
+def _all_of(shapes: list[OpenShape]) -> str:
+    return "; ".join(shape.where for shape in shapes)

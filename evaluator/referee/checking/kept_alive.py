@@ -18,19 +18,17 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator.referee.memory.sizes import MOST_HELD
-from evaluator.referee.session.outcome import Rejected, where
+from evaluator.referee.memory.sizes import MOST_KEPT
+from evaluator.referee.session.outcome import Rejected
 from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.open_shape import OpenShape
-from evaluator.referee.sides.side import Side
+from evaluator.referee.sides.side import CALL_SECONDS, Side
 from evaluator.roles.frames import TensorMeta
-from evaluator.verdict import Finding
 
-_CALL_SECONDS = 60.0
 #: Once all places are taken, one block in this many replaces a kept output.
 _REPLACED = 4
 #: Fewer outputs are kept if together they exceed this many bytes (on the host, on a device).
-_HELD_BYTES = (64 << 20, 256 << 20)
+_KEPT_BYTES = (64 << 20, 256 << 20)
 
 
 @dataclass(frozen=True)
@@ -54,18 +52,18 @@ class _Kept:
     spans: list[Any]
 
 
-def most_held(side: Side, metas: tuple[TensorMeta, ...]) -> int:
+def most_kept(side: Side, metas: tuple[TensorMeta, ...]) -> int:
     """How many timed calls' outputs of this size a process can keep, besides those of a block.
 
     On a GPU they take at most a quarter of the pool that is left after a block of that many calls.
     """
-    fit = _HELD_BYTES[side.gpu] // max(sum(meta.span_bytes for meta in metas), 1)
+    fit = _KEPT_BYTES[side.gpu] // max(sum(meta.span_bytes for meta in metas), 1)
     if side.gpu:
-        return min(MOST_HELD, side.most_calls(metas) // 4, max(fit, 1))
-    return max(min(MOST_HELD, fit), 2)
+        return min(MOST_KEPT, side.most_calls(metas) // 4, max(fit, 1))
+    return max(min(MOST_KEPT, fit), 2)
 
 
-class Holding:
+class KeptOutputs:
     """The outputs kept at one shape, for calls of the candidate and of its rivals.
 
     Args:
@@ -128,7 +126,7 @@ class Holding:
         number = side.keep(call)
         places[place] = _Kept(number, block, call, spans if side is self._side else [])
 
-    def look(self) -> None:
+    def compare_displaced(self) -> None:
         """Compares displaced outputs.
 
         It may query the candidate's process, so call it before one of that process's turns.
@@ -146,7 +144,7 @@ class Holding:
         Raises:
             Rejected: an output changed.
         """
-        self.look()
+        self.compare_displaced()
         self._compare(list(self._places.get(self._side, {}).values()))
 
     def let_go(self) -> None:
@@ -158,7 +156,7 @@ class Holding:
     def _compare(self, all_kept: list[_Kept]) -> None:
         side = self._side
         for kept in all_kept:
-            now = side.kept_now(kept.number, kept.block, kept.call, _CALL_SECONDS)
+            now = side.kept_now(kept.number, kept.block, kept.call, CALL_SECONDS)
             # A process asked for the addresses may return a different number of them.
             pairs = [
                 (span, then)
@@ -169,9 +167,7 @@ class Holding:
                 [span for span, _ in pairs], [then for _, then in pairs]
             ):
                 sentence = (
-                    f"at {where(self._shape)} an output of a timed call was overwritten by a later one, while it was still "
+                    f"at {self._shape.where} an output of a timed call was overwritten by a later one, while it was still "
                     "held: results must be fresh tensors, allocated in each call"
                 )
-                raise Rejected(
-                    "contract_violation", sentence, (Finding("output_overwritten", "error", sentence),)
-                )
+                raise Rejected("contract_violation", "output_overwritten", sentence)

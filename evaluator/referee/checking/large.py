@@ -29,18 +29,24 @@ from evaluator.errors import RoleReported
 from evaluator.oracle.compare import Comparison, compare
 from evaluator.oracle.glance import agree
 from evaluator.oracle.tolerance import Bounds, expect
-from evaluator.referee.checking.correctness import check_form, record, tell_left_out, try_signs, wrong
+from evaluator.referee.checking.correctness import (
+    changes_inputs,
+    check_form,
+    note_left_out,
+    record,
+    try_signs,
+    with_deadline,
+    wrong,
+)
 from evaluator.referee.session.expectation import Case, Content, OwnResult, case_of, judged
-from evaluator.referee.session.outcome import Outcome, Rejected, where
+from evaluator.referee.session.outcome import Outcome, Rejected
 from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.device_side import DeviceSide
 from evaluator.referee.sides.fingerprint import fingerprint
 from evaluator.referee.sides.open_shape import OpenShape
-from evaluator.referee.sides.side import Side
+from evaluator.referee.sides.side import CALL_SECONDS, Side
 from evaluator.roles.frames import TensorMeta
-from evaluator.verdict import Finding
 
-_CALL_SECONDS, _FIRST_CALL_SECONDS = 60.0, 120.0
 #: Elements compared at a time, and elements of inputs and outputs for which the oracle computes rows at a
 #: time.
 _PIECE, _PART = 1 << 25, 1 << 25
@@ -82,7 +88,6 @@ def check(
     side: Side,
     shape: OpenShape,
     outcome: Outcome,
-    findings: list[Finding],
     names: Sequence[str] = (),
 ) -> None:
     """Runs the candidate on fresh contents and compares.
@@ -97,23 +102,18 @@ def check(
     for name in names or _names(shape):
         drawn = try_signs(shape, name, partial(_own_of, reference, name), _share_of_numbers)
         if drawn is None:
-            tell_left_out(name, findings)
+            note_left_out(shape, name)
             continue
         own, block, signs = drawn
-        deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
-        paused_s = side.process.paused_s
-        answered = _called(side, partial(_give, side, reference), deadline_s)
-        paused_s = side.process.paused_s - paused_s
-        outcome.first_call_s = outcome.first_call_s or answered.elapsed_ns / 1e9 - paused_s
+        answered = with_deadline(side, outcome, partial(_called, side, partial(_give, side, reference)))
         report = block.report
         check_form(
             side, answered, Content(name, [], report.metas, report.structure, reference.aliased(block))
         )
         if not all(same_bytes(a, b) for a, b in zip(side.slot(0), reference.slot(0), strict=True)):
-            sentence = f"it changes its inputs (seen at {where(shape)})"
-            raise Rejected("contract_violation", sentence, (Finding("input_mutated", "error", sentence),))
+            raise changes_inputs(shape)
         answer = Answer(answered.report.metas, side.claimed(answered, 0))
-        _Comparison(shape, outcome, findings, name, signs=signs).run(answer, own, looks=_LOOKS)
+        _Comparison(shape, outcome, name, signs=signs).run(answer, own, looks=_LOOKS)
         side.process.freeze()
 
 
@@ -131,12 +131,12 @@ def verify(shape: OpenShape, side: Side, block: Block, outcome: Outcome) -> None
     rebuild()
     if not all(same_bytes(a, b) for a, b in zip(side.slot(0), reference.slot(0), strict=True)):
         sentence = "in a timed block it changed its inputs or skipped their refresh"
-        raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
+        raise Rejected("cheating", "input_tampered", sentence)
     own, _ = _own(reference, rebuild)
-    _Comparison(shape, outcome, [], "timed").run(answer, own, looks=0)
+    _Comparison(shape, outcome, "timed").run(answer, own, looks=0)
     if [fingerprint(span, key) for span, (key, _) in zip(answer.spans, before, strict=True)] != before:
         sentence = "an output of a timed call changed after its clock had stopped"
-        raise Rejected("cheating", sentence, (Finding("filled_late", "cheat", sentence),))
+        raise Rejected("cheating", "filled_late", sentence)
 
 
 def spoil_outputs(side: Side) -> None:
@@ -202,7 +202,7 @@ def _called(side: DeviceSide, fill: Callable[[], None], deadline_s: float, *, st
 
 def _own(reference: DeviceSide, fill: Callable[[], None]) -> tuple[Answer, Block]:
     """The reference's own result for what ``fill`` writes to its slot."""
-    block = _called(reference, fill, _CALL_SECONDS, strict=True)
+    block = _called(reference, fill, CALL_SECONDS, strict=True)
     return Answer(block.report.metas, reference.claimed(block, 0)), block
 
 
@@ -213,14 +213,12 @@ class _Comparison:
         self,
         shape: OpenShape,
         outcome: Outcome,
-        findings: list[Finding],
         name: str,
         *,
         signs: bool = False,
     ) -> None:
         self._shape = shape
         self._outcome = outcome
-        self._findings = findings
         self._name = name
         self._signs = signs
         self._judged = judged(shape.precision, name, signs=signs)
@@ -230,7 +228,7 @@ class _Comparison:
     def run(self, answer: Answer, own: Answer, *, looks: int) -> None:
         """Raises Rejected if a value is wrong."""
         if looks and self._places is not None and not self._is_by_rows(own):
-            self._places = self._shape.checks["batched"] = None
+            self._places, self._shape.checks.by_rows = None, False
         if looks and self._places is None:
             self._look_at_all(answer, own)
         for _ in range(looks if self._places is not None else 0):
@@ -245,8 +243,8 @@ class _Comparison:
 
         Tested once per shape.
         """
-        if "batched" in self._shape.checks:
-            return self._shape.checks["batched"] is not None
+        if self._shape.checks.by_rows is not None:
+            return self._shape.checks.by_rows
         rows = self._drawn_rows()
         try:
             case = self._case(rows)
@@ -255,7 +253,7 @@ class _Comparison:
         fits = [meta.shape[1:] for meta in case.metas] == [meta.shape[1:] for meta in own.metas]
         if not fits or not all(c.ok for c in self._compared(case, own, rows)):
             return False
-        self._shape.checks["batched"] = self._places
+        self._shape.checks.by_rows = True
         return True
 
     def _look(self, answer: Answer, own: Answer, rows: tuple[int, int]) -> None:
@@ -279,13 +277,13 @@ class _Comparison:
         self._outcome.checks -= 1
         for comparison in comparisons:
             if not comparison.ok:
-                raise wrong(self._shape, case, comparison, self._values(answer, rows), [])
+                raise wrong(self._shape, case, comparison, self._values(answer, rows))
 
     def _case(self, rows: tuple[int, int] | None) -> Case:
         """The expected outputs for some rows, or for all of them."""
         reference = self._shape.side
         cut = None if rows is None else (*rows, self._places or [])
-        (own,) = reference.oracle(0, [{"tier": "own", "move": None}], _CALL_SECONDS, cut)
+        (own,) = reference.oracle([{"tier": "own", "move": None}], cut)
         metas = []
         for values, meta in zip(own, self._shape.output_metas, strict=True):
             sizes = meta.shape if rows is None else (rows[1] - rows[0], *meta.shape[1:])
@@ -294,7 +292,7 @@ class _Comparison:
                 raise RoleReported("runtime_error", "the rows are not rows of the output", role="reference")
         spans = [values.clone().view(torch.uint8).reshape(-1) for values in own]
         result = OwnResult(self._name, [], tuple(metas), 0, frozenset(), spans, signs=self._signs)
-        return case_of(self._shape, result, self._findings, rows=cut, in_slot=True)
+        return case_of(self._shape, result, rows=cut, in_slot=True)
 
     @staticmethod
     def _values(answer: Answer, rows: tuple[int, int] | None) -> list[torch.Tensor]:
@@ -319,13 +317,10 @@ class _Comparison:
         return first, first + count
 
     def _told(self, what: str) -> None:
-        note = Finding(
+        self._shape.checks.note(
             "oracle_on_part",
-            "info",
-            f"at {where(self._shape)} the float64 oracle looked at {what}; all values were compared with the reference's own",
+            f"at {self._shape.where} the float64 oracle looked at {what}; all values were compared with the reference's own",
         )
-        if note not in self._findings:
-            self._findings.append(note)
 
     # -- the reference's own -------------------------------------------------------------------------------------
 
@@ -378,8 +373,8 @@ class _Comparison:
             or "it differs from the reference's own result in many places"
         )
         name = self._shape.inputs.name_of(index, len(self._shape.output_metas)) or "result"
-        sentence = f"wrong {name} at {where(self._shape)} on {self._name} inputs: {words}"
-        raise Rejected("incorrect", sentence, (Finding("wrong_result", "error", sentence),))
+        sentence = f"wrong {name} at {self._shape.where} on {self._name} inputs: {words}"
+        raise Rejected("incorrect", "wrong_result", sentence)
 
 
 def batched(shape: OpenShape) -> list[int] | None:
@@ -387,7 +382,7 @@ def batched(shape: OpenShape) -> list[int] | None:
 
     None if there are none.
     """
-    if shape.checks.get("batched", ...) is None or not shape.inputs.call.plain:
+    if shape.checks.by_rows is False or not shape.inputs.call.plain:
         return None
     firsts = {meta.shape[0] if meta.shape else 0 for meta in shape.output_metas}
     if len(firsts) != 1 or min(firsts) < 2:

@@ -20,10 +20,9 @@ from evaluator.oracle.arrays import space
 from evaluator.oracle.compare import compare, widen
 from evaluator.oracle.numbers import is_inexact
 from evaluator.referee.checking.correctness import call, own_case, values_of
-from evaluator.referee.checking.run_state import RunState
 from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.expectation import Case, case_of, own_result
-from evaluator.referee.session.outcome import Rejected, where
+from evaluator.referee.session.outcome import Rejected, RunState
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.referee.sides.side import Side
 from evaluator.roles import protocol
@@ -44,7 +43,7 @@ _HIDES = "where the reference gives NaN or Inf for such inputs, {} elements are 
 _SPREADS = "with a NaN or Inf in an input, {} elements are NaN or Inf here that are numbers in the reference's result; the delivered module does not guard against that"
 
 
-def look(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
+def check(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
     """Adds limits to the findings. Nothing is timed after it.
 
     Raises:
@@ -102,19 +101,19 @@ def _asked(side: Side, questions: list[str]) -> dict[str, str]:
 def _changes_in_training(shape: OpenShape) -> bool:
     if shape.inputs.call.training:
         return False
-    if "in_training" not in shape.checks:
+    if shape.checks.in_training is None:
         shape.side.fill(1)
-        shape.checks["in_training"] = bool(_asked(shape.side, ["train"])["train"])
-    return bool(shape.checks["in_training"])
+        shape.checks.in_training = bool(_asked(shape.side, ["train"])["train"])
+    return shape.checks.in_training
 
 
 def _look_for_numbers(side: Side, shape: OpenShape, run: RunState) -> None:
     """One call with a NaN and an Inf in an input. Only parts of the result that these do not reach are judged."""
-    if "spoiled" not in shape.checks:
-        shape.checks["spoiled"] = _spoiled_case(shape, run.findings)
-    if shape.checks["spoiled"] is None:
+    if shape.checks.spoiled is None:
+        shape.checks.spoiled = _spoiled_case(shape)
+    if not shape.checks.spoiled:
         return
-    case, untouched = shape.checks["spoiled"]
+    case, untouched = shape.checks.spoiled
     block, spans = call(side, shape, case, run.outcomes[shape.key])
     hides, spreads = _compared(shape, case, untouched, values_of(block, spans))
     if hides:
@@ -123,10 +122,10 @@ def _look_for_numbers(side: Side, shape: OpenShape, run: RunState) -> None:
         run.findings.append(_limit("nan_spreads", _SPREADS.format(spreads), shape))
 
 
-def _spoiled_case(shape: OpenShape, findings: list[Finding]) -> tuple[Case, list[Any]] | None:
+def _spoiled_case(shape: OpenShape) -> tuple[Any, ...]:
     """A content with NaN and Inf, its expectation, and per output the rows that are unchanged by them.
 
-    None if no row is.
+    Empty if there is no such content.
     """
     able = [
         place
@@ -134,16 +133,16 @@ def _spoiled_case(shape: OpenShape, findings: list[Finding]) -> tuple[Case, list
         if tensor.transformable and tensor.structure.domain != "in_range"
     ]
     if not able:
-        return None
+        return ()
     place = secrets.choice(able)
-    clean = own_case(shape, findings)
+    clean = own_case(shape)
     contents = list(clean.contents)
     contents[place] = _spoiled(contents[place], shape.inputs.tensors[place])
     try:
         own = own_result(shape, "NaN and Inf", contents)
     except RoleReported:
-        return None
-    case = case_of(shape, replace(own, signs=True), findings)
+        return ()
+    case = case_of(shape, replace(own, signs=True))
     # Compare whole rows: a single element of an affected row may be unchanged by chance.
     pairs = zip(case.expected, clean.expected, strict=True)
     return case, [space(a.own).max_of_rows((a.own != b.own) * 1.0) == 0.0 for a, b in pairs]
@@ -165,10 +164,10 @@ def _compared(shape: OpenShape, case: Case, untouched: list[Any], values: list[A
         )
         if not comparison.ok:
             sentence = (
-                f"with NaN and Inf in an input it gives wrong numbers at {where(shape)} in rows that these do not reach in the reference's result: "
+                f"with NaN and Inf in an input it gives wrong numbers at {shape.where} in rows that these do not reach in the reference's result: "
                 f"{comparison.words}"
             )
-            raise Rejected("incorrect", sentence, (Finding("wrong_result", "error", sentence),))
+            raise Rejected("incorrect", "wrong_result", sentence)
     return hides, spreads
 
 
@@ -189,5 +188,5 @@ def _spoiled(content: Any, tensor: TensorInput) -> Any:
 
 def _limit(name: str, sentence: str, shape: OpenShape) -> Finding:
     return Finding(
-        f"limit_{name}", "info", f"not covered by this verdict (seen at {where(shape)}): {sentence}"
+        f"limit_{name}", "info", f"not covered by this verdict (seen at {shape.where}): {sentence}"
     )

@@ -11,18 +11,15 @@ import secrets
 from collections.abc import Sequence
 
 from evaluator.errors import RoleReported
-from evaluator.oracle.compare import compare
-from evaluator.referee.checking.correctness import check_form, fresh, values_of, wrong
-from evaluator.referee.checking.run_state import RunState
+from evaluator.referee.checking.correctness import check_form, first_wrong, fresh, values_of
 from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.expectation import OwnResult, case_of
-from evaluator.referee.session.outcome import Rejected
+from evaluator.referee.session.outcome import Rejected, RunState
 from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.referee.sides.side import Side
-from evaluator.verdict import Finding
 
-_CALLS, _SECONDS = 2, 60.0
+_CALLS = 2
 _HINT = "keep what backward needs with ctx.save_for_backward, not on the module"
 
 
@@ -52,19 +49,15 @@ def check(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -
         outcome.checks += 1
         if _agrees(shape, side, block, number, results, run):
             continue
-        case = case_of(shape, result, run.findings)
-        values = values_of(block, side.outputs(block, number))
-        for value, expected in zip(values, case.expected, strict=True):
-            comparison = compare(value, expected)
-            if not comparison.ok:
-                rejected = wrong(shape, case, comparison, values, [])
-                sentence = f"with two forwards before the first backward, {rejected.sentence}; {_HINT}"
-                raise Rejected("incorrect", sentence, (Finding("shared_context", "error", sentence),))
+        case = case_of(shape, result)
+        if rejected := first_wrong(shape, case, values_of(block, side.outputs(block, number))):
+            sentence = f"with two forwards before the first backward, {rejected.sentence}; {_HINT}"
+            raise Rejected("incorrect", "shared_context", sentence)
     side.process.freeze()
 
 
 def _together(side: Side, results: list[OwnResult]) -> Block:
-    return side.call([result.contents for result in results], _SECONDS, interleaved=True)
+    return side.call([result.contents for result in results], interleaved=True)
 
 
 def _agrees(

@@ -13,16 +13,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from evaluator.errors import RoleReported
-from evaluator.oracle.compare import compare
-from evaluator.referee.checking.correctness import call, fresh, values_of, wrong
-from evaluator.referee.checking.run_state import RunState
+from evaluator.referee.checking.correctness import call, first_wrong, fresh, values_of
 from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.expectation import case_of
-from evaluator.referee.session.outcome import Rejected
+from evaluator.referee.session.outcome import Rejected, RunState
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.referee.sides.side import Side
 from evaluator.roles import protocol
-from evaluator.verdict import Finding
 
 _SECONDS = 60.0
 #: Number of changes. Each redraws part of the weights; together they cover all of them.
@@ -88,18 +85,15 @@ def _look(
         if side.agree(spans, block.report.metas, result.spans, result.metas, outcome.bounds, thorough=True):
             outcome.checks += 1
             return
-        case = case_of(shape, result, run.findings)
+        case = case_of(shape, result)
     finally:
         if not reference.process.dead:
             _renew(reference, {**change, "seed": None})
     values = values_of(block, spans)
-    for value, expected in zip(values, case.expected, strict=True):
-        comparison = compare(value, expected)
-        if not comparison.ok:
-            how = "below autograd's version counters" if change["quietly"] else "in place"
-            rejected = wrong(shape, case, comparison, values, [])
-            sentence = f"after its weights changed {how}, {rejected.sentence}; {_HINT}"
-            raise Rejected("incorrect", sentence, (Finding("stale_weights", "error", sentence),))
+    if rejected := first_wrong(shape, case, values):
+        how = "below autograd's version counters" if change["quietly"] else "in place"
+        sentence = f"after its weights changed {how}, {rejected.sentence}; {_HINT}"
+        raise Rejected("incorrect", "stale_weights", sentence)
     outcome.checks += 1
 
 

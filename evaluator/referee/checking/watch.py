@@ -16,7 +16,6 @@ from evaluator.referee.session.outcome import Rejected
 from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.side import Side
 from evaluator.roles.process import RoleProcess
-from evaluator.verdict import Finding
 
 #: Medians are compared once there are this many samples after each side's blocks.
 _ENOUGH = 8
@@ -158,4 +157,4 @@ def _held_up_us(seen_us: dict[bool, list[float]]) -> float:
 
 def _rejected(when: str) -> Rejected:
     sentence = f"{when} its kernels were still running on the GPU while its process was stopped"
-    return Rejected("cheating", sentence, (Finding("work_off_turn", "cheat", sentence),))
+    return Rejected("cheating", "work_off_turn", sentence)

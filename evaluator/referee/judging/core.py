@@ -152,7 +152,7 @@ class RefereeCore:
         device = str(environment["device"])
         report = None if fresh else self._lint_reports.get(task, environment)
         if report is not None:
-            return replace(report, task={"name": task.name, "sha256": task.sha256})
+            return replace(report, task=task.as_fields())
         report = self._looked_at(task, device, expires_at, inferred=inferred)
         if report.verdict in _MAYBE_MEMORY and self.fleet.gpu:
             # Other processes may have held the memory.
@@ -190,7 +190,7 @@ class RefereeCore:
         """
         if not self.fleet.gpu:
             return 0.0
-        usual = max(self._needs_parts.get(session.task.sha256, 0), self.fleet.room.parts)
+        usual = max(self._needs_parts.get(session.task.sha256, 0), self.fleet.budget.parts)
         count = PARTS if all_of_it else usual
         if session.shapes and session.memory.parts < count:
             raise MoreMemoryNeeded(count)
@@ -299,7 +299,7 @@ class RefereeCore:
             return self._no_session(request, word, report.reason, report.detail)
         left_s = request.deadline_s - (time.monotonic() - started) + self._waited_s - waited_s
         verdict = self._judge(replace(request, task=given.task, deadline_s=left_s), progress)
-        return replace(verdict, task={"name": request.task.name, "sha256": request.task.sha256})
+        return replace(verdict, task=request.task.as_fields())
 
     def _judge(self, request: Request, progress: Progress, *, alone: bool = False) -> Verdict:
         known = self._lint_reports.get(request.task, self.fleet.environment())
@@ -372,12 +372,11 @@ class RefereeCore:
             session.close()
 
     def _no_session(self, request: Request, word: str, reason: str, detail: str) -> Verdict:
-        candidate = request.candidate
         return without_measurement(
             word,
             reason,
-            task={"name": request.task.name, "sha256": request.task.sha256},
-            candidate={"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label},
+            task=request.task.as_fields(),
+            candidate=request.candidate.as_fields(),
             effort=request.effort,
             splits=request.splits,
             environment=self.fleet.environment(),

@@ -15,7 +15,6 @@ from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
 from evaluator.referee.checking import large, limits, micro_batches, new_weights
 from evaluator.referee.checking.correctness import cases, check, check_again, remarks
 from evaluator.referee.checking.investigation import Investigation
-from evaluator.referee.checking.run_state import RunState, Stages
 from evaluator.referee.judging import shape_results
 from evaluator.referee.judging.shape_results import (
     captured_fields,
@@ -31,11 +30,10 @@ from evaluator.referee.memory.budget import had_its_part, held_most
 from evaluator.referee.processes.fleet import Fleet
 from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.control import Control
+from evaluator.referee.session.device_sharing import DeviceSharing
 from evaluator.referee.session.drawn_shapes import Chosen
-from evaluator.referee.session.expectation import Case
-from evaluator.referee.session.outcome import Outcome, Rejected
+from evaluator.referee.session.outcome import Outcome, Rejected, RunState
 from evaluator.referee.session.task_session import Progress, TaskSession
-from evaluator.referee.session.yielding import GivingWay
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.roles import protocol
 from evaluator.shapes.sampler import SPLITS
@@ -118,7 +116,7 @@ class Evaluation:
             word, reason, detail = self._judge()
         except Rejected as rejected:
             word, reason, detail = rejected.word, rejected.sentence, ""
-            self.run_state.findings += rejected.findings
+            self.run_state.findings.append(rejected.finding)
         except (DeviceFull, torch.OutOfMemoryError) as failure:
             word, reason, detail = self._no_room(str(failure).partition("\n")[0][:300])
         except RoleFailure as failure:
@@ -148,14 +146,14 @@ class Evaluation:
     def _was_at_fault(self, failure: RoleFailure) -> bool:
         """GPU only: whether a process that ran out of memory, or left none for a baseline, asked for too much."""
         if protocol.TOO_SMALL in failure.sentence:
-            return self.fleet.room.can_tell(alone=self._alone)  # memory use grows when that much is free
+            return self.fleet.budget.can_tell(alone=self._alone)  # memory use grows when that much is free
         assert self.fleet.keeper is not None
         if self.session.ahead.give_memory_back() and not self._alone:
             return False  # the referee's compilers used some of it
         self.control.close()
         if failure.role == "reference" and not self._alone:
             return False  # it is tried again with the whole device
-        if not self.fleet.room.can_tell(alone=self._alone):
+        if not self.fleet.budget.can_tell(alone=self._alone):
             return False
         candidate = [self.candidate.process] if self.candidate.process is not None else []
         with self.fleet.device_lock.exclusive():
@@ -174,39 +172,52 @@ class Evaluation:
     # -- stages ------------------------------------------------------------------------------------------------
 
     def _judge(self) -> tuple[str, str, str]:
-        clock = Stages(self.run_state.stages_s)
+        run = self.run_state
         self.progress("compile", 0, 1, "building the candidate")
         self.candidate.build_ahead()
         if self.fleet.rehearses:
             self.candidate.rehearse(list(self.session.shapes.values()), self.fleet.device.architecture)
-        clock.lap("compile")
+        run.lap("compile")
         self._take_memory()
-        clock.lap("waiting")
+        run.lap("waiting")
         # Other processes held the memory meanwhile, so this wait does not count against the candidate.
-        self.waited_s = self.run_state.stages_s["waiting"]
+        self.waited_s = run.stages_s["waiting"]
         self.candidate.expires_at += self.waited_s
-        with self._computing() as way:
-            opened = self._prepare(clock, way)
+        with self._computing() as sharing:
+            opened = self._prepare(sharing)
         if self.candidate.interpreted:
-            self.run_state.findings.append(Finding("interpreted", "info", _INTERPRETED))
+            run.findings.append(Finding("interpreted", "info", _INTERPRETED))
             self._add_untimed(opened, tuple(opened))
             return "accepted", self._reason(), ""
         timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
         shapes = [shape for _, shape in timed]
-        explained = self._investigation(opened, shapes)
+        explained = Investigation(
+            self.fleet,
+            self.session,
+            self.candidate,
+            shapes or [shape for shapes in opened.values() for shape in shapes],
+            self.request.effort,
+            self.candidate.expires_at,
+        )
         # An explanation thread may be using the device meanwhile.
-        with self._computing(lets_in=not explained.watches) as way, explained.beside():
-            self._compile_baselines(shapes, way)
-        clock.lap("baseline_compile")
-        self.run_state.explain(explained.explanation)
-        while not self._clocked(timed, clock):
+        with self._computing(shares=not explained.watches) as sharing, explained.beside():
+            self._compile_baselines(shapes, sharing)
+        run.lap("baseline_compile")
+        run.explanation = explained.explanation
+        run.findings += run.explanation.findings
+        # Within the seconds of other stages.
+        run.stages_s["integrity"] = run.explanation.elapsed_s
+        while not self._clocked(timed):
             self.fleet.unpin(self.session.process)
-            with self._computing() as way:
-                self._compile_baselines(shapes, way)
-                self._ready_control(shapes)
-            clock.lap("baseline_compile")
+            with self._computing() as sharing:
+                self._compile_baselines(shapes, sharing)
+                if self.fleet.gpu and not self._confirms:
+                    # The rest of a `screen`'s control, whose best baselines were not known during the checks.
+                    self.control.begin([shape for shape in shapes if shape.ranked])
+                    self.control.join()
+            run.lap("baseline_compile")
         self._look_at_timed_outputs()
-        clock.lap("verification")
+        run.lap("verification")
         self._add_untimed(opened, _UNTIMED)
         return "accepted", self._reason(), ""
 
@@ -216,23 +227,25 @@ class Evaluation:
             run.results += [untimed_result(split, at, run.outcomes[at.key]) for at in opened.get(split, [])]
 
     @contextmanager
-    def _computing(self, *, lets_in: bool = True) -> Iterator[GivingWay]:
+    def _computing(self, *, shares: bool = True) -> Iterator[DeviceSharing]:
         """Brackets use of the device while nothing is timed.
 
-        With ``lets_in``, other referees may time meanwhile.
+        With ``shares``, other referees may time meanwhile.
         """
         lock, reference = self.fleet.device_lock, self.session.process
         with lock.exclusive() if self._alone else lock.shared() as hold:
-            way = GivingWay(self.fleet, hold if lets_in else None, reference, self.candidate, self.control)
-            reference.meanwhile = self.candidate.meanwhile = way.during
+            sharing = DeviceSharing(
+                self.fleet, hold if shares else None, reference, self.candidate, self.control
+            )
+            reference.meanwhile = self.candidate.meanwhile = sharing.while_waiting
             try:
-                yield way
+                yield sharing
             finally:
                 reference.meanwhile = self.candidate.meanwhile = None
                 if self.candidate.process is not None:
                     self.candidate.process.meanwhile = None
 
-    def _prepare(self, clock: Stages, way: GivingWay) -> dict[str, list[OpenShape]]:
+    def _prepare(self, sharing: DeviceSharing) -> dict[str, list[OpenShape]]:
         """Everything before timing: open the reference, build and load the candidate, check correctness.
 
         Every shape is opened before the candidate starts, so the reference's memory is reserved first and the
@@ -243,41 +256,45 @@ class Evaluation:
             raise RoleFailure(
                 "task_rejected", "no shape of the task fits this machine's memory cap", role="reference"
             )
-        opened = {split: [self._open(dims) for dims in shapes] for split, shapes in chosen.items()}
+        opened: dict[str, list[OpenShape]] = {split: [] for split in chosen}
+        for split, shapes in chosen.items():
+            for dims in shapes:
+                self._check_deadline()
+                opened[split].append(self.session.open(dims))
         every = [shape for shapes in opened.values() for shape in shapes]
         self.session.memory.check(at.inputs.needs for at in every)
         self.candidate.expects = every
-        clock.lap("reference")
+        self.run_state.lap("reference")
         timed = [at for split in opened if split not in _UNTIMED for at in opened[split]]
         if not self.candidate.interpreted:
             # These can run while the candidate is built and checked.
             self.session.begin_baselines(timed, thorough=self.request.thorough, every=self._confirms)
         self.candidate.build(list({shape.key: shape for shape in every}.values()))
-        clock.lap("compile")
+        self.run_state.lap("compile")
         self.candidate.start()
-        clock.lap("load")
+        self.run_state.lap("load")
         if self.candidate.given_files:
             self.run_state.findings.append(Finding("compiled_before", "info", _COMPILED_BEFORE))
         if not self._confirms:
             self.control.begin(timed)
-        self._check_all(every, way)
+        self._check_all(every, sharing)
         self.candidate.keep_files()
         self.control.join()
-        clock.lap("correctness")
+        self.run_state.lap("correctness")
         return opened
 
-    def _compile_baselines(self, shapes: list[OpenShape], way: GivingWay) -> None:
+    def _compile_baselines(self, shapes: list[OpenShape], sharing: DeviceSharing) -> None:
         """Prepares the baselines for timing."""
         self.session.compile_baselines(
             shapes,
             self.progress,
             thorough=self.request.thorough,
             every=self._confirms,
-            between=way.between,
-            has_device=not way.lets_in,
+            between=sharing.between_steps,
+            has_device=not sharing.shares,
         )
 
-    def _clocked(self, timed: list[tuple[str, OpenShape]], clock: Stages) -> bool:
+    def _clocked(self, timed: list[tuple[str, OpenShape]]) -> bool:
         """The stages that need the device's clock.
 
         Returns False if something must be done first while the clock is released: a baseline still has to be
@@ -287,23 +304,18 @@ class Evaluation:
         shapes = [shape for _, shape in timed]
         unknown = self.fleet.gpu and not self._confirms and not all(shape.ranked for shape in shapes)
         with self.fleet.device_lock.exclusive(), on_core(self.fleet.core):
-            clock.lap("waiting")
+            self.run_state.lap("waiting")
             ranked = self.session.rank_baselines(shapes, self.progress)
-            clock.lap("baselines")
+            self.run_state.lap("baselines")
             if ranked := ranked and not unknown:
                 if self._confirms:
                     # The memory is needed for processes as fresh as those they are compared with.
                     self.candidate.close()
                 self._aa(shapes)
-                clock.lap("aa")
+                self.run_state.lap("aa")
                 (self._time_in_pairs if self._confirms else self._time_all)(timed)
-                clock.lap("timing")
+                self.run_state.lap("timing")
         return ranked
-
-    def _investigation(self, opened: dict[str, list[OpenShape]], timed: list[OpenShape]) -> Investigation:
-        shapes = timed or [shape for shapes in opened.values() for shape in shapes]
-        effort, expires_at = self.request.effort, self.candidate.expires_at
-        return Investigation(self.fleet, self.session, self.candidate, shapes, effort, expires_at)
 
     def _choose(self) -> dict[str, list[Dims]]:
         request, drawn = self.request, self.session.drawn
@@ -312,45 +324,39 @@ class Evaluation:
         self.run_state.findings += [Finding("shapes_not_apart", "info", one) for one in self._chosen.remarks]
         return self._chosen.shapes
 
-    def _open(self, dims: Dims) -> OpenShape:
-        self._check_deadline()
-        return self.session.open(dims)
-
     def _check_deadline(self) -> None:
         limit_s = self.request.deadline_s
         if time.monotonic() - self._started - self.waited_s > limit_s:
             raise RoleFailure("timeout", f"it did not finish within {limit_s:.0f} s: set a longer deadline")
 
-    def _check_all(self, shapes: Sequence[OpenShape], way: GivingWay) -> None:
+    def _check_all(self, shapes: Sequence[OpenShape], sharing: DeviceSharing) -> None:
         """Checks every shape in turn, then again in random order with fresh contents, so that shapes alternate."""
         unique = list({shape.key: shape for shape in shapes}.values())
         for done, shape in enumerate(unique):
             self._check_deadline()
-            way.between()
-            self.progress("correctness", done, len(unique), f"checking {_words(shape.dims)}")
+            sharing.between_steps()
+            self.progress("correctness", done, len(unique), f"checking {shape.where}")
             side = self.candidate.open(shape)
             outcome = self.run_state.outcomes.setdefault(shape.key, Outcome())
+            if not shape.checks.cases:  # those of the last candidate are not used again
+                shape.checks.notes.clear()
             if shape.large:
-                large.check(side, shape, outcome, self.run_state.findings)
+                large.check(side, shape, outcome)
                 self.fleet.trim()
             else:
-                check(side, shape, cases(self.session, shape, self.run_state.findings), outcome)
+                check(side, shape, cases(self.session, shape), outcome)
         again = random.SystemRandom().sample(unique, len(unique)) if len(unique) > 1 else []
         for shape in again:
             self._check_deadline()
-            way.between()
+            sharing.between_steps()
             side, outcome = self.candidate.sides[shape.key], self.run_state.outcomes[shape.key]
             if shape.large:
-                large.check(side, shape, outcome, self.run_state.findings, ("task",))
+                large.check(side, shape, outcome, ("task",))
                 continue
-            check_again(side, shape, outcome, self.run_state.findings, self._earlier(shape))
+            check_again(side, shape, outcome)
         new_weights.check(self.candidate, unique, self.run_state)
         micro_batches.check(self.candidate, unique, self.run_state)
         self.run_state.findings += remarks(list(self.run_state.outcomes.values()), self.session.precision)
-
-    def _earlier(self, shape: OpenShape) -> list[Case]:
-        kept: list[Case] = shape.checks.get("cases", [])
-        return kept
 
     def _time_all(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
         """Times one pair of processes: the one that passed the checks, and a control."""
@@ -359,7 +365,7 @@ class Evaluation:
         clock = measure.SharedClock(len(order), gpu=self.fleet.gpu)
         for done, (split, shape) in enumerate(order):
             self._check_deadline()
-            self.progress("timing", done, len(order), f"timing {_words(shape.dims)}")
+            self.progress("timing", done, len(order), f"timing {shape.where}")
             outcome = self.run_state.outcomes[shape.key]
             side = self.candidate.sides[shape.key]
             rivals = self.control.rivals(shape)
@@ -369,38 +375,29 @@ class Evaluation:
                 side,
                 rivals,
                 outcome,
-                self._earlier(shape),
                 clock.next(effort),
                 unseen=self._unseen,
             )
             self.run_state.results.append(timed_result(split, shape, outcome, timing))
 
-    def _ready_control(self, shapes: list[OpenShape]) -> None:
-        """GPU only: prepares the rest of a `screen`'s control, which was not ready during the checks."""
-        if self.fleet.gpu and not self._confirms:
-            self.control.begin([shape for shape in shapes if shape.ranked])
-            self.control.join()
-
     def _look_at_timed_outputs(self) -> None:
         """Checks timed outputs that were drawn but not compared yet, after the clock is released."""
         self.fleet.unpin(self.session.process)
-        with self._computing() as way:
+        with self._computing() as sharing:
             for checker in self._unseen:
-                way.between()
+                sharing.between_steps()
                 checker.compare_pending()
-            limits.look(self.candidate, list(self.session.shapes.values()), self.run_state)
+            limits.check(self.candidate, list(self.session.shapes.values()), self.run_state)
 
     def _time_in_pairs(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
         """Times several pairs of new processes."""
-        todo = [
-            pairs.Timed(shape, self.run_state.outcomes[shape.key], self._earlier(shape)) for _, shape in timed
-        ]
+        todo = [pairs.Timed(shape, self.run_state.outcomes[shape.key]) for _, shape in timed]
         done, least = 0, pairs.LEAST * len(todo)
 
         def step(number: int, at: pairs.Timed) -> None:
             nonlocal done
             self._check_deadline()
-            words = f"pair {number + 1} of processes: timing {_words(at.shape.dims)}"
+            words = f"pair {number + 1} of processes: timing {at.shape.where}"
             self.progress("timing", done, max(least, done + 1), words)
             done += 1
 
@@ -429,26 +426,11 @@ class Evaluation:
                 self.fleet.environment(), self.request.task.sha256
             )
         if self.session.aa is None and self._others_aa is None and timed:
-            shape = self._aa_shape(timed)
+            shape = calibration.shape_for(self.session, timed)
             self.session.aa = calibration.gate(self.session, shape, self.progress)
             self.fleet.baseline_store.keep_agreement(
                 self.fleet.environment(), self.request.task.sha256, self.session.aa
             )
-
-    def _aa_shape(self, timed: Sequence[OpenShape]) -> OpenShape:
-        """The shape at which the reference is timed against itself.
-
-        It is a timed shape. If all timed shapes are large, a third process would not fit, so it is the largest
-        other shape. If there are only large shapes, it is the smallest of them.
-        """
-        small = [shape for shape in timed if not shape.large]
-        if small:
-            target_us = self.fleet.device.block_target_us / 4
-            return min(small, key=lambda shape: abs(shape.best.median_us - target_us))
-        others = [shape for shape in self.session.shapes.values() if not shape.large]
-        if others:
-            return max(others, key=lambda shape: shape.inputs.input_bytes)
-        return min(timed, key=lambda shape: shape.inputs.input_bytes)
 
     # -- words -------------------------------------------------------------------------------------------------
 
@@ -483,16 +465,14 @@ class Evaluation:
                 f"{name}: {why[:160]}" for name, why in sorted(self.session.unavailable.items())
             )
             run.findings.append(Finding("baseline_unavailable", "warning", evidence))
+        checked = [shape for shape in self.session.shapes.values() if shape.key in run.outcomes]
+        notes = dict.fromkeys(note for shape in checked for note in shape.checks.notes)
         return Verdict(
             verdict=word,
             reason=reason,
-            findings=tuple(run.findings),
-            task={"name": request.task.name, "sha256": request.task.sha256},
-            candidate={
-                "sha256": request.candidate.sha256,
-                "origin": request.candidate.origin,
-                "label": request.candidate.label,
-            },
+            findings=(*run.findings, *notes),
+            task=request.task.as_fields(),
+            candidate=request.candidate.as_fields(),
             effort=request.effort,
             splits=tuple(request.splits),
             precision=self.session.precision,
@@ -513,10 +493,6 @@ class Evaluation:
             elapsed_s=time.monotonic() - self._started,
             energy=run.energy,
             detail=detail,
-            labels=run.labels if accepted else (),
-            kernels=run.kernels if accepted else (),
+            labels=run.explanation.labels if accepted else (),
+            kernels=run.explanation.kernels if accepted else (),
         )
-
-
-def _words(dims: Dims) -> str:
-    return ", ".join(f"{name}={value}" for name, value in dims.items()) or "the task's shape"

@@ -23,18 +23,14 @@ from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.roles import protocol
 from evaluator.roles.arena import carrier
 from evaluator.shapes.space import Dims
-from evaluator.verdict import Finding
 
 _INSPECT_SECONDS = 1.5
 #: Contents drawn per shape. Fewer where the first one took long, since each needs a float64 oracle.
 _CASES, _CASES_IF_SLOW, _SLOW_S = 3, 2, 0.15
 
 
-@dataclass
-class Result:
-    """Outputs of one call: per output its values (float64, complex128 or integers) in the shape of the output."""
-
-    values: list[Array]
+#: Outputs of one call: per output its values (float64, complex128 or integers) in the shape of the output.
+Result = list[Array]
 
 
 @dataclass
@@ -56,13 +52,12 @@ class Probe:
     @classmethod
     def of(cls, session: TaskSession, shape: OpenShape, count: int | None = None) -> Probe:
         """Draws contents, ``count`` of them if given, and calls the reference."""
-        notes: list[Finding] = []
         started = time.monotonic()
-        cases = [own_case(shape, notes)]
+        cases = [own_case(shape)]
         count = count or (_CASES if time.monotonic() - started < _SLOW_S else _CASES_IF_SLOW)
-        cases += [own_case(shape, notes) for _ in range(count - 1)]
+        cases += [own_case(shape) for _ in range(count - 1)]
         results = [
-            Result([_on_host(e.own).reshape(e.shape) for e in case.expected])  # as rows, widened
+            [_on_host(e.own).reshape(e.shape) for e in case.expected]  # as rows, widened
             for case in cases
         ]
         return cls(session, shape, cases, results)
@@ -70,7 +65,7 @@ class Probe:
     @property
     def where(self) -> str:
         """The shape in words."""
-        return words(self.shape.dims)
+        return self.shape.where
 
     @property
     def dims(self) -> Dims:
@@ -98,8 +93,7 @@ class Probe:
     def accepts_all(self, case: Case, result: Result) -> bool:
         """Whether all of these outputs would be accepted for a content."""
         return all(
-            self.accepts(expected, values)
-            for expected, values in zip(case.expected, result.values, strict=True)
+            self.accepts(expected, values) for expected, values in zip(case.expected, result, strict=True)
         )
 
     # -- other contents ----------------------------------------------------------------------------------------
@@ -121,11 +115,10 @@ class Probe:
             found = own_result(self.shape, "task", contents)
         except RoleReported:
             return None
-        values = [
+        return [
             _on_host(widen(dense(span, meta), meta.dtype)).reshape(meta.shape)
             for span, meta in zip(found.spans, found.metas, strict=True)
         ]
-        return Result(values)
 
     @cached_property
     def seen(self) -> dict[str, Any]:
@@ -145,8 +138,7 @@ class Probe:
 def same(first: Result, second: Result) -> bool:
     """Whether two results are the same in every bit that counts."""
     return all(
-        np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
-        for a, b in zip(first.values, second.values, strict=True)
+        np.array_equal(a, b, equal_nan=a.dtype.kind in "fc") for a, b in zip(first, second, strict=True)
     )
 
 
@@ -167,11 +159,6 @@ def first_row_changed(content: Array, tensor: TensorInput, other: Array) -> Arra
     changed = content.copy()
     logical(changed, tensor.meta)[0] = logical(other.copy(), tensor.meta)[0]
     return changed
-
-
-def words(dims: Dims) -> str:
-    """A shape in words."""
-    return ", ".join(f"{name}={value}" for name, value in dims.items()) or "the task's one shape"
 
 
 def _on_host(values: Array) -> Array:

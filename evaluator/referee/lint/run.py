@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 
 from evaluator.errors import RoleFailure
 from evaluator.referee.lint import space
 from evaluator.referee.lint.findings import LintFinding, Report
-from evaluator.referee.lint.probe import Probe, words
+from evaluator.referee.lint.probe import Probe
 from evaluator.referee.lint.refusals import finding_of
 from evaluator.referee.lint.rules import RULES, structure
 from evaluator.referee.lint.rules.answers import variation
@@ -87,20 +88,16 @@ def lint(session: TaskSession, device: str, *, inferred: bool = False) -> Report
                 # Outputs of several shapes have no common spread.
                 if not any(finding.rule == "shape_by_values" for finding in found)
             ]
-        limit = started + _CORNERS_UNTIL_S
-        findings += space.check_corners(session, dims, limit, time.monotonic)
+        findings += space.check_corners(session, dims, started + _CORNERS_UNTIL_S)
     except RoleFailure as failure:
         if not detail and not any(finding.severity == "error" for finding in findings):
             findings.append(finding_of(failure))
             word, detail = failure.word, failure.detail
-    report = _report(session.task, device, findings, detail=detail, word=word)
-    return Report(
-        **{
-            **report.__dict__,
-            "shapes": tuple(dict(each) for each in dims),
-            "facts": tuple(facts),
-            "elapsed_s": round(time.monotonic() - started, 2),
-        }
+    return replace(
+        _report(session.task, device, findings, detail=detail, word=word),
+        shapes=tuple(dict(each) for each in dims),
+        facts=tuple(facts),
+        elapsed_s=round(time.monotonic() - started, 2),
     )
 
 
@@ -129,7 +126,7 @@ def _too_large(shape: OpenShape) -> LintFinding:
     return LintFinding(
         "not_looked_at",
         "warning",
-        f"at {words(shape.dims)} inputs and outputs take {length >> 20} MiB, and the task has no smaller size: it was not tested whether an answer "
+        f"at {shape.where} inputs and outputs take {length >> 20} MiB, and the task has no smaller size: it was not tested whether an answer "
         "that needs no computation would pass",
         "let the sizes vary (DIMS), so that lint finds a small one",
     )
@@ -171,7 +168,7 @@ def _report(
         verdict = word
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: finding.severity)
     return Report(
-        task={"name": task.name, "sha256": task.sha256},
+        task=task.as_fields(),
         device=device,
         findings=tuple(ordered),
         verdict=verdict,

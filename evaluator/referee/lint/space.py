@@ -5,16 +5,16 @@ false ranges.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 from evaluator.errors import RoleFailure
 from evaluator.referee.lint.findings import LintFinding
-from evaluator.referee.lint.probe import words
 from evaluator.referee.lint.refusals import finding_of
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import OpenShape, freeze_dims
-from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space, defaults
+from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space, defaults, in_words
 
 #: Most input bytes of the shapes that rules use.
 CAP_BYTES = 4 << 20
@@ -143,13 +143,10 @@ def check_declared(session: TaskSession) -> Iterator[LintFinding]:
         )
 
 
-def check_corners(
-    session: TaskSession, seen: list[Dims], until_s: float, clock: object
-) -> Iterator[LintFinding]:
+def check_corners(session: TaskSession, seen: list[Dims], until_s: float) -> Iterator[LintFinding]:
     """Opens shapes of the range. A failure makes DIMS false; at most one finding."""
-    assert callable(clock)
     for dims in corners(session, seen):
-        if clock() > until_s:
+        if time.monotonic() > until_s:
             return
         failure = failure_at(session, dims)
         if failure is not None:
@@ -168,7 +165,7 @@ def failure_at(session: TaskSession, dims: Dims) -> RoleFailure | None:
 
 def at_shape(session: TaskSession, dims: Dims, failure: RoleFailure) -> LintFinding:
     """A failure at a shape as a finding: DIMS is false if the task works at its default shape."""
-    finding = finding_of(failure, f" at {words(dims)}")
+    finding = finding_of(failure, f" at {in_words(dims)}")
     usual = defaults(session.space)
     if finding.rule not in ("fails", "too_large", "too_slow") or not dims or dims == usual:
         return finding
@@ -177,7 +174,7 @@ def at_shape(session: TaskSession, dims: Dims, failure: RoleFailure) -> LintFind
     return replace(
         finding,
         rule="dims_lie",
-        sentence=f"DIMS allows {words(dims)}, but there {finding.sentence.replace(f' at {words(dims)}', '', 1)}",
+        sentence=f"DIMS allows {in_words(dims)}, but there {finding.sentence.replace(f' at {in_words(dims)}', '', 1)}",
         mending="narrow DIMS (min, max, multiple_of) to what works, or correct the module for that shape",
     )
 
@@ -188,7 +185,7 @@ def check_effect(session: TaskSession, first: OpenShape, second: OpenShape) -> I
         yield LintFinding(
             "fixed_shape",
             "error",
-            f"inputs, weights and outputs have the same shapes at {words(first.dims)} and at {words(second.dims)}",
+            f"inputs, weights and outputs have the same shapes at {first.where} and at {second.where}",
             "use the dimensions in get_inputs() or get_init_inputs() instead of constants",
         )
 

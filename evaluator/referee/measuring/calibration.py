@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from evaluator.errors import RoleFailure
@@ -25,6 +26,22 @@ _NOISE = 0.2
 _ATTEMPTS = 4
 #: On a GPU no neighbor takes the core, so a few quads show a deviation of :data:`LIMIT`.
 _EFFORT, _EFFORT_GPU = measure.Effort((8, 16), 0.01, 3.0), measure.Effort((6, 12), 0.02, 0.5)
+
+
+def shape_for(session: TaskSession, timed: Sequence[OpenShape]) -> OpenShape:
+    """The shape at which the reference is timed against itself.
+
+    It is a timed shape. If all timed shapes are large, a third process would not fit, so it is the largest other
+    shape. If there are only large shapes, it is the smallest of them.
+    """
+    small = [shape for shape in timed if not shape.large]
+    if small:
+        target_us = session.fleet.device.block_target_us / 4
+        return min(small, key=lambda shape: abs(shape.best.median_us - target_us))
+    others = [shape for shape in session.shapes.values() if not shape.large]
+    if others:
+        return max(others, key=lambda shape: shape.inputs.input_bytes)
+    return min(timed, key=lambda shape: shape.inputs.input_bytes)
 
 
 def gate(session: TaskSession, shape: OpenShape, progress: Progress) -> dict[str, Any]:
@@ -70,7 +87,7 @@ def run(session: TaskSession, shape: OpenShape, effort: measure.Effort) -> tuple
             pair.check_more(timed)
             pair.measure(timed, effort, captured=False)
     except Rejected as rejected:
-        if any(finding.rule == LATE_STOP for finding in rejected.findings):
+        if rejected.finding.rule == LATE_STOP:
             # A candidate is blamed for this because it could gain by it. The reference gains nothing against
             # itself: the machine was busy.
             raise RoleFailure(

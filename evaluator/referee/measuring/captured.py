@@ -12,7 +12,6 @@ import statistics
 from evaluator.errors import RoleReported
 from evaluator.referee.measuring.measure import EFFORT_CAPTURED, EFFORT_WARM, Timing, measure
 from evaluator.referee.session.control import Control
-from evaluator.referee.session.expectation import Case
 from evaluator.referee.session.outcome import Outcome
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
@@ -32,7 +31,6 @@ def measure_captured(
     side: Side,
     control: Control,
     outcome: Outcome,
-    earlier: list[Case],
     eager: Timing,
     *,
     same_slot: bool = False,
@@ -63,9 +61,7 @@ def measure_captured(
         return "the reference cannot be captured in a CUDA graph"
     best, rival = fastest(session, rivals, calls, captured=True, same_slot=same_slot)
     rival.capture(protocol.NULL, calls, _CAPTURE_SECONDS, same_slot=same_slot)
-    return measure(
-        session, shape, side, [(best, rival)], outcome, earlier, effort, calls=calls, same_slot=same_slot
-    )
+    return measure(session, shape, side, [(best, rival)], outcome, effort, calls=calls, same_slot=same_slot)
 
 
 def fastest(
@@ -84,7 +80,7 @@ def fastest(
     elapsed_ns: dict[str, list[int]] = {baseline.name: [] for baseline, _ in rivals}
     for _ in range(_ROUNDS):
         for baseline, at in rivals:
-            block = session.run(at, baseline, calls, chained=True, captured=captured, same_slot=same_slot)
+            block = baseline.run(at, calls, captured=captured, same_slot=same_slot)
             elapsed_ns[baseline.name].append(block.elapsed_ns)
     return min(rivals, key=lambda entry: statistics.median(elapsed_ns[entry[0].name]))
 

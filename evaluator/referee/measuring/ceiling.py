@@ -21,7 +21,6 @@ from evaluator.referee.session.outcome import Rejected
 from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.side import Side
 from evaluator.roles.frames import TensorMeta
-from evaluator.verdict import Finding
 
 _SLACK = 1.5
 #: How often a block is measured again before a candidate is rejected.
@@ -64,7 +63,7 @@ def check_written(checker: Checker, calls: int, blocks: list[tuple[int, int]]) -
             f"{needed_ns / 1e3:.2f} us at {rate / 1e9:.0f} GB/s, this machine's highest measured rate: they "
             "were not written within the call"
         )
-        raise Rejected("cheating", sentence, (Finding("faster_than_memory", "cheat", sentence),))
+        raise Rejected("cheating", "faster_than_memory", sentence)
 
 
 def faster_than_memory(looks: list[tuple[int, int]], bytes_per_s: float) -> bool:

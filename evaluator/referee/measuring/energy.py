@@ -33,7 +33,7 @@ QUADS = 2
 #: One block in this many is verified: often enough to catch skipped calls within a window, rarely enough that the
 #: energy of verification does not matter.
 _VERIFIED = 8
-_CALL_SECONDS, _CAPTURE_SECONDS = 60.0, 120.0
+_CAPTURE_SECONDS = 120.0
 #: Blocks of the device's target length are short relative to the gaps between them.
 _LONGER = 10
 _MOST_CALLS = 1024
@@ -84,11 +84,10 @@ def measure_energy(
         pair.open([timed.shape for timed in longest], [timed.outcome for timed in longest])
         for done, timed in enumerate(longest):
             may_go_on()
-            words = ", ".join(f"{name}={value}" for name, value in timed.shape.dims.items())
-            progress("energy", done, len(longest), f"measuring energy: {words or 'default shape'}")
+            progress("energy", done, len(longest), f"measuring energy: {timed.shape.where}")
             try:
                 each[timed.shape.key] = _at_shape(
-                    session, timed, *pair.sides(timed), found, idle, seconds, lead_s
+                    session, timed, pair.run.open(timed.shape), pair.control, found, idle, seconds, lead_s
                 )
             except RoleFailure:
                 raise
@@ -122,12 +121,12 @@ def _at_shape(
     shape.side.process.freeze()
     for process in (side.process, rival.process):
         session.fleet.pin(process)
-    checker = Checker(session, shape, side, timed.outcome, timed.earlier, captured=captured)
+    checker = Checker(session, shape, side, timed.outcome, captured=captured)
     nothing = Baseline(protocol.NULL, "eager", baseline.threads)
     try:
         harness = energy_of(
             counter,
-            _step(session, rival, nothing, calls, captured=captured),
+            _step(rival, nothing, calls, captured=captured),
             idle,
             windows=1,
             seconds=seconds,
@@ -135,7 +134,7 @@ def _at_shape(
         )
         ratio = compare(
             counter,
-            _step(session, rival, baseline, calls, captured=captured),
+            _step(rival, baseline, calls, captured=captured),
             _candidate_step(checker, calls),
             idle,
             quads=QUADS,
@@ -146,9 +145,9 @@ def _at_shape(
         )
         checker.settle()
         checker.compare_pending()
-        checker.finish()
+        checker.kept.finish()
     finally:
-        checker.let_go()
+        checker.kept.let_go()
     return {
         **ratio.as_fields(),
         "best_baseline": baseline.name,
@@ -166,9 +165,9 @@ def _calls(
     return max(1, min(wanted, _MOST_CALLS, side.most_calls(metas), rival.most_calls(metas)))
 
 
-def _step(session: TaskSession, side: Side, baseline: Baseline, calls: int, *, captured: bool) -> Step:
+def _step(side: Side, baseline: Baseline, calls: int, *, captured: bool) -> Step:
     def run() -> int:
-        session.run(side, baseline, calls, chained=True, captured=captured)
+        baseline.run(side, calls, captured=captured)
         return calls
 
     return run
@@ -179,15 +178,12 @@ def _candidate_step(checker: Checker, calls: int) -> Step:
 
     Which ones is drawn before each block, and the candidate cannot tell.
     """
-    side = checker.side
 
     def run() -> int:
         if secrets.randbelow(_VERIFIED) == 0:
             checker.run(calls)
         else:
-            side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=checker.captured, calls=calls)
-            side.fill(calls)
-            side.block(calls, _CALL_SECONDS, chained=True, captured=checker.captured)
+            checker.side.timed(calls, captured=checker.captured)
         return calls
 
     return run

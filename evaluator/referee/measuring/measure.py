@@ -24,14 +24,12 @@ import numpy as np
 from evaluator.referee.measuring.ceiling import check_written
 from evaluator.referee.measuring.verify import Checker
 from evaluator.referee.session.baseline_ranking import calls_to_guess_by, fewest_calls, guess_us
-from evaluator.referee.session.expectation import Case
 from evaluator.referee.session.outcome import Outcome, Rejected
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
 from evaluator.referee.sides.side import Side
 from evaluator.timing.cycles import QuadClock, confirmed, in_cycles
 from evaluator.timing.statistics import decide, median_interval
-from evaluator.verdict import Finding
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,6 @@ _MIN_QUADS = 5
 #: is how often that is measured again before a rejection. On a CPU no Python runs in that module: torch's fastest
 #: function makes the tensor (0.5 us plus 0.4 for the loop). An honest C extension may take 0.3, and must pass.
 _LEAST_SHARE, _LEAST_PAIRS = 0.75, 9
-_CALL_SECONDS = 60.0
 #: Two blocks (log) of a warm side differ by less than this. After this many pairs of blocks a side counts as warm
 #: in any case.
 _SETTLED, _MOST_UNSETTLED = 0.03, 5
@@ -131,7 +128,6 @@ class Timing:
     ci95: tuple[float, float]
     decision: str
     log_ratios: tuple[float, ...]
-    calls: int
     disturbed: int
     clock: dict[str, Any] | None = None
     #: The number of process pairs, and the result of each; see :mod:`evaluator.referee.measuring.pairs`.
@@ -163,7 +159,6 @@ def measure(
     side: Side,
     rivals: list[tuple[Baseline, Side]],
     outcome: Outcome,
-    earlier: list[Case],
     effort: Effort,
     calls: int | None = None,
     same_slot: bool = False,
@@ -177,7 +172,6 @@ def measure(
         side: the candidate's.
         rivals: baselines with the sides where they are ready.
         outcome: what the correctness checks saw.
-        earlier: their cases.
         effort: how long.
         calls: every block is a replay of a CUDA graph of this many calls; by default blocks are eager calls.
         same_slot: all calls of a block use one slot, so that its contents are in the caches.
@@ -188,13 +182,13 @@ def measure(
         Rejected: a timed output was wrong, or the candidate ran outside its turn.
     """
     captured = calls is not None
-    checker = Checker(session, shape, side, outcome, earlier, captured=captured, same_slot=same_slot)
+    checker = Checker(session, shape, side, outcome, captured=captured, same_slot=same_slot)
     try:
         timing = _measure(checker, rivals, effort, calls, unseen)
-        checker.finish()
+        checker.kept.finish()
         return timing
     finally:
-        checker.let_go()
+        checker.kept.let_go()
 
 
 def _measure(
@@ -214,7 +208,7 @@ def _measure(
     if calls is None:
         calls = _calls(session, shape, checker, rivals[0], effort)
     _settle(checker, rivals[0], calls)
-    checker.hold()
+    checker.keep_outputs()
     most = calls if captured else side.most_calls(shape.output_metas)
     candidate_first = bool(secrets.randbelow(2))
     learns_first = secrets.randbelow(2)
@@ -225,8 +219,12 @@ def _measure(
     null_ns = secret_calls = 0
 
     def nothing_ns(at: Side, *, again: bool) -> int:
-        return session.null_ns(
-            at, secret_calls, shape.output_metas, captured=captured, again=again, same_slot=same_slot
+        return at.null_ns(
+            secret_calls,
+            shape.output_metas,
+            captured=captured,
+            again=again,
+            same_slot=same_slot,
         )
 
     started = time.monotonic()
@@ -267,7 +265,7 @@ def _measure(
             other_ns = [checker.run_rival(side_of, b, secret_calls).elapsed_ns for b, side_of in asked]
             other = other_ns[0] if other_ns else None
             quads.append(_Quad(secret_calls, ours, theirs, null_ns, other, checker.clocks.quad()))
-        estimate = _estimate([quad.charged(checker.charge_ns) for quad in quads])
+        estimate = _estimate([quad.charged(checker.watch.charge_ns) for quad in quads])
         ratios = estimate.log_ratios
         speedup, low, high = median_interval(ratios)
         cycles = in_cycles(estimate.cycle_log_ratios) if checker.clocks.varied else None
@@ -286,7 +284,7 @@ def _measure(
     else:
         checker.compare_pending()
     check_written(
-        checker, calls, [(time_ns + checker.charge_ns, q.calls) for q in quads for time_ns in q.ours]
+        checker, calls, [(time_ns + checker.watch.charge_ns, q.calls) for q in quads for time_ns in q.ours]
     )
     if not captured and not shape.inputs.call.backward and not shape.large:
         # Not between the quads: the side that ran last is quicker.
@@ -299,7 +297,6 @@ def _measure(
         (low, high),
         confirmed(decide(low, high), cycles) if len(ratios) >= _MIN_QUADS else "undecided",
         tuple(ratios),
-        calls,
         sum(quad.disturbed for quad in quads),
         checker.clocks.facts(),
         restless=2 * sum(quad.restless for quad in quads) > len(quads),
@@ -349,7 +346,7 @@ def _check_least(checker: Checker, rival: Side, calls: int, quads: list[_Quad]) 
     """
 
     def nothing_ns() -> int:
-        return rival.least_ns(calls, _CALL_SECONDS, same_slot=checker.same_slot)
+        return rival.least_ns(calls, same_slot=checker.same_slot)
 
     mine_ns = statistics.median(time_ns / quad.calls for quad in quads for time_ns in quad.ours)
     if mine_ns >= _LEAST_SHARE * nothing_ns() / calls:
@@ -363,7 +360,7 @@ def _check_least(checker: Checker, rival: Side, calls: int, quads: list[_Quad]) 
             f"a call took {mine_ns / 1e3:.2f} us with the harness, but a module that only makes one tensor "
             f"takes {least_ns / 1e3:.2f} us: its calls are not made one by one"
         )
-        raise Rejected("cheating", sentence, (Finding("quicker_than_nothing", "cheat", sentence),))
+        raise Rejected("cheating", "quicker_than_nothing", sentence)
 
 
 def quicker_than_nothing(pairs: list[tuple[int, int]]) -> bool:

@@ -28,7 +28,6 @@ from evaluator.referee.measuring.measure import Effort, Timing, measure
 from evaluator.referee.measuring.warm import measure_warm
 from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.control import Control
-from evaluator.referee.session.expectation import Case
 from evaluator.referee.session.outcome import Outcome
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
@@ -53,7 +52,6 @@ class Timed:
     Attributes:
         shape: where.
         outcome: what the correctness checks saw there.
-        earlier: their cases.
         eager: one timing per pair.
         captured: the same for CUDA graph replays.
         why_not: why there are none, in words; empty if there are, or if it was not tried.
@@ -62,7 +60,6 @@ class Timed:
 
     shape: OpenShape
     outcome: Outcome
-    earlier: list[Case] = field(default_factory=list)
     eager: list[Timing] = field(default_factory=list)
     captured: list[Timing] = field(default_factory=list)
     why_not: str = ""
@@ -130,8 +127,8 @@ class Pair:
 
     def __init__(self, session: TaskSession, candidate: CandidateRun) -> None:
         self._session = session
-        self._run = candidate.again()
-        self._control = Control(session.fleet, session, compiled=not session.fleet.gpu)
+        self.run = candidate.again()
+        self.control = Control(session.fleet, session, compiled=not session.fleet.gpu)
 
     def __enter__(self) -> Pair:
         return self
@@ -139,8 +136,8 @@ class Pair:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._run.close()
-        self._control.close()
+        self.run.close()
+        self.control.close()
 
     def open(self, shapes: Sequence[OpenShape], outcomes: Sequence[Outcome]) -> None:
         """Starts both sides, opens the shapes on both in turn, and checks one call of the candidate at each.
@@ -153,8 +150,8 @@ class Pair:
         self._session.fleet.server("candidate")
         counts = {baseline.threads for shape in shapes for baseline in shape.rivals}
         with ThreadPoolExecutor(1 + len(counts)) as pool:
-            controls = [pool.submit(self._control.start, threads) for threads in counts]
-            self._run.start()
+            controls = [pool.submit(self.control.start, threads) for threads in counts]
+            self.run.start()
         for control in controls:
             control.result()
         for shape, outcome in zip(shapes, outcomes, strict=True):
@@ -162,55 +159,49 @@ class Pair:
                 # The side that opens first gets memory that was used before, and so its own place in the caches
                 # for the pair's lifetime.
                 self._near(shape)
-            side = self._run.open(shape)
+            side = self.run.open(shape)
             if shape.large:
-                large.check(side, shape, outcome, [], ("task",))
+                large.check(side, shape, outcome, ("task",))
                 continue
             # The bounds of timed outputs come from a case of the task's own distribution.
             names = distributions.names(shape.inputs.tensors)
             name = secrets.choice(names) if outcome.bounds else names[0]
-            case = make_case(shape, name, [])
-            check(side, shape, [case or own_case(shape, [])], outcome)
+            case = make_case(shape, name)
+            check(side, shape, [case or own_case(shape)], outcome)
             self._near(shape)
-            self._control.rivals(shape)
+            self.control.rivals(shape)
 
     def check_more(self, timed: Timed) -> None:
         """Checks more calls of the candidate, as many as when it is judged."""
-        side, shape = self._run.open(timed.shape), timed.shape
+        side, shape = self.run.open(timed.shape), timed.shape
         if not shape.large:
-            check(side, shape, cases(self._session, shape, []), timed.outcome)
+            check(side, shape, cases(self._session, shape), timed.outcome)
 
     def measure(self, timed: Timed, effort: Effort, *, captured: bool) -> None:
         """Adds this pair's timings at a shape, if they are not settled yet."""
-        session, shape, side = self._session, timed.shape, self._run.open(timed.shape)
+        session, shape, side = self._session, timed.shape, self.run.open(timed.shape)
         if timed.wants(captured=False):
             rivals = self._rivals(timed)
-            timing = measure(session, shape, side, rivals, timed.outcome, timed.earlier, effort)
+            timing = measure(session, shape, side, rivals, timed.outcome, effort)
             timed.eager.append(self._told(shape, timing))
         if captured and timed.wants(captured=True):
             last = timed.eager[-1]
-            found = measure_captured(session, shape, side, self._control, timed.outcome, timed.earlier, last)
+            found = measure_captured(session, shape, side, self.control, timed.outcome, last)
             if isinstance(found, str):
                 timed.why_not, timed.captured = found, []
             else:
                 timed.captured.append(self._told(shape, found))
 
-    def sides(self, timed: Timed) -> tuple[Side, Control]:
-        """The candidate's side at a shape, and its baselines' sides."""
-        return self._run.open(timed.shape), self._control
-
     def measure_warm(self, timed: Timed) -> None:
         """Adds this pair's timings of calls whose inputs are in the caches."""
-        side, outcome = self._run.open(timed.shape), timed.outcome
-        timed.warm = measure_warm(
-            self._session, timed.shape, side, self._control, outcome, timed.earlier, timed.eager[-1]
-        )
+        side, outcome = self.run.open(timed.shape), timed.outcome
+        timed.warm = measure_warm(self._session, timed.shape, side, self.control, outcome, timed.eager[-1])
 
     def _near(self, shape: OpenShape) -> list[tuple[Baseline, Side]]:
         """The sides of baselines that were about as fast as the best one in the ranking."""
         best = shape.best
         return [
-            (baseline, self._control.side(shape, baseline))
+            (baseline, self.control.side(shape, baseline))
             for baseline in shape.working
             if baseline.threads == best.threads and baseline.median_us <= _NEAR * best.median_us
         ]
@@ -222,7 +213,7 @@ class Pair:
         rival, and the blocks that time it do not either.
         """
         shape, near = timed.shape, self._near(timed.shape)
-        first, *others = self._control.rivals(shape)
+        first, *others = self.control.rivals(shape)
         if len(near) == 1:
             return [first, *others]
         calls = math.ceil(self._session.fleet.device.block_target_us / 2 / max(shape.best.median_us, 1.0))
@@ -230,10 +221,7 @@ class Pair:
         for _, side in near:
             self._session.fleet.pin(side.process)
         for _ in range(_ROUNDS):
-            logs = [
-                math.log(self._session.run(side, baseline, calls, chained=True).elapsed_ns)
-                for baseline, side in near
-            ]
+            logs = [math.log(baseline.run(side, calls).elapsed_ns) for baseline, side in near]
             timed.rounds.append([log - statistics.fmean(logs) for log in logs])
         middles = [statistics.median(logs) for logs in zip(*timed.rounds, strict=True)]
         return [near[middles.index(min(middles))], *others]
@@ -241,7 +229,7 @@ class Pair:
     def _told(self, shape: OpenShape, timing: Timing) -> Timing:
         """The timing with this pair's record."""
         baseline = next(b for b in shape.baselines if b.name == timing.baseline)
-        fresh = self._control.side(shape, baseline).process is not self._session.process
+        fresh = self.control.side(shape, baseline).process is not self._session.process
         kept = {
             "speedup": timing.speedup,
             "quads": len(timing.log_ratios),
@@ -294,7 +282,6 @@ def figure(timings: Sequence[Timing]) -> Timing:
         ci95=(low, high),
         decision=confirmed(decide(low, high), cycles),
         log_ratios=log_ratios,
-        calls=timings[-1].calls,
         disturbed=sum(timing.disturbed for timing in timings),
         clock=over_all([timing.clock for timing in timings]),
         cycle_log_ratios=cycle_log_ratios,

@@ -7,31 +7,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.errors import RoleReported
-from evaluator.oracle.compare import compare, contract, dense
+from evaluator.oracle.compare import contract, dense
 from evaluator.referee.checking import large
-from evaluator.referee.checking.correctness import wrong
-from evaluator.referee.checking.kept_alive import Holding, most_held
+from evaluator.referee.checking.correctness import first_wrong
+from evaluator.referee.checking.kept_alive import KeptOutputs, most_kept
 from evaluator.referee.checking.watch import Watch
-from evaluator.referee.session.expectation import Case, case_of, own_result
+from evaluator.referee.session.expectation import case_of, own_result
 from evaluator.referee.session.outcome import Outcome, Rejected
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.block import Block
-from evaluator.referee.sides.chain_links import broken_links
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
-from evaluator.referee.sides.side import Drawn, Side
+from evaluator.referee.sides.side import CALL_SECONDS, Side
+from evaluator.referee.sides.slots import Drawn
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
 from evaluator.timing.cycles import Clocks
-from evaluator.verdict import Finding
 
-_CALL_SECONDS = 60.0
 #: Rule of the finding for a process that ran while it was stopped.
 LATE_STOP = "ran_while_stopped"
 #: CPU time that a stopped process may use in total, and per stop. The kernel's bookkeeping came to 0.5 ms in
 #: several hundred stops of an honest process on a busy machine.
 _MOST_WHILE_STOPPED_US, _MOST_PER_STOP_US = 500.0, 2.0
 #: One block in this many is inspected while it runs: too few to affect a median, and dozens are timed.
-_GLANCES = 8
+_INSPECTED = 8
 #: Drawn outputs are compared once there are this many of them, or this many bytes (of the host, of a device).
 _PENDING = 16
 _PENDING_BYTES = (32 << 20, 512 << 20)
@@ -67,7 +65,6 @@ class Checker:
         shape: where it is timed.
         side: the candidate's.
         outcome: gets the number of checks; its bounds are those of the correctness cases.
-        earlier: those cases, to recognize an old answer.
         captured: whether blocks are replays of a CUDA graph.
         same_slot: whether all calls of a block use one slot, see :mod:`evaluator.referee.measuring.warm`.
     """
@@ -78,7 +75,6 @@ class Checker:
         shape: OpenShape,
         side: Side,
         outcome: Outcome,
-        earlier: list[Case],
         *,
         captured: bool = False,
         same_slot: bool = False,
@@ -87,16 +83,15 @@ class Checker:
         self.shape = shape
         self.side = side
         self.outcome = outcome
-        self.earlier = earlier
         self.captured = captured
         self.same_slot = same_slot
         self.clocks = Clocks(session.fleet.device.clock)
         #: Time per call of the shortest block, in ns, for the candidate (True) and for baselines.
         self._least_call_ns: dict[bool, float] = {}
         self._unverified: _Taken | None = None
-        #: Which outputs are kept alive, once :meth:`hold` was called.
-        self._holding = Holding(side, shape, 0)
-        self._watch = Watch(session.fleet.keeper, side.process)
+        #: Which outputs are kept alive, once :meth:`keep_outputs` was called.
+        self.kept = KeptOutputs(side, shape, 0)
+        self.watch = Watch(session.fleet.keeper, side.process)
         self._pending: list[tuple[tuple[TensorMeta, ...], list[Any], list[Any]]] = []
         self._has_asked = False  #: whether an output went to the oracle
 
@@ -111,19 +106,20 @@ class Checker:
         """
         self.settle()
         self._check_rest()
-        self._holding.look()
+        self.kept.compare_displaced()
         try:
             block = self._block(calls)
         except RoleReported as failure:
             # Later its outputs of earlier blocks would be lost.
-            if self.captured or self._holding.begun or not self.side.grows_for(failure):
+            if self.captured or self.kept.begun or not self.side.grows_for(failure):
                 raise
             return self.run(calls, later=later)
         self._note(self.side, block)
-        self._watch.after(self.side)
+        self.watch.after(self.side)
         self._check_contract(block)
         if self.shape.large:
-            self._checked_links(self.side, block)
+            if self.side.chained and self.side.broken_links(block):
+                raise _broken()
             self.clocks.after_block(mine=True)
             self._inspect()
             large.verify(self.shape, self.side, block, self.outcome)
@@ -140,18 +136,17 @@ class Checker:
         """One block with fresh contents, as it is timed."""
         side = self.side
         slots = 1 if self.same_slot else calls
-        side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured, calls=slots)
+        side.ready(CALL_SECONDS, warm="eager", poison=0, captured=self.captured, calls=slots)
         if self.shape.large:
             large.spoil_outputs(side)
         side.fill(slots)
-        self._watch.before(side)
+        self.watch.before(side)
         return side.block(
             calls,
-            _CALL_SECONDS,
             chained=True,
             captured=self.captured,
             same_slot=self.same_slot,
-            glance=lambda: self._glance(side.process, calls),
+            while_running=lambda: self._inspect_some(side.process, calls),
         )
 
     def settle(self) -> None:
@@ -161,26 +156,14 @@ class Checker:
             self._verify(taken)
             self._check_rest()
 
-    def hold(self) -> None:
+    def keep_outputs(self) -> None:
         """From now on, keeps the outputs of some calls alive.
 
         Not for replays: each overwrites the previous one's outputs.
         """
         if not self.captured and not self.shape.large:
-            most = most_held(self.side, self.shape.output_metas)
-            self._holding = Holding(self.side, self.shape, most)
-
-    def finish(self) -> None:
-        """Compares outputs that have been kept alive since their blocks.
-
-        Raises:
-            Rejected: an output changed.
-        """
-        self._holding.finish()
-
-    def let_go(self) -> None:
-        """Timing has ended: releases all kept outputs."""
-        self._holding.let_go()
+            most = most_kept(self.side, self.shape.output_metas)
+            self.kept = KeptOutputs(self.side, self.shape, most)
 
     def _inspect(self) -> None:
         """After a block: the stopped candidate must have an intact harness and no running process."""
@@ -189,11 +172,9 @@ class Checker:
             process.landmarks.check()
         if process.stop_others():
             sentence = "it left a process of its own running between calls: end what it starts before forward returns"
-            raise Rejected(
-                "contract_violation", sentence, (Finding("background_process", "error", sentence),)
-            )
+            raise Rejected("contract_violation", "background_process", sentence)
 
-    def _glance(self, running: RoleProcess, calls: int) -> None:
+    def _inspect_some(self, running: RoleProcess, calls: int) -> None:
         """Reads the harness at a random moment of some blocks, unless that would take the core that the process
         waits for.
 
@@ -201,7 +182,7 @@ class Checker:
         side.
         """
         landmarks = self.side.process.landmarks
-        if landmarks is not None and not running.pinned and secrets.randbelow(_GLANCES) == 0:
+        if landmarks is not None and not running.pinned and secrets.randbelow(_INSPECTED) == 0:
             landmarks.check_within(
                 running, calls * self._least_call_ns.get(running is self.side.process, 0.0)
             )
@@ -209,7 +190,7 @@ class Checker:
     def _note(self, side: Side, block: Block) -> None:
         # A graph's replay runs none of the candidate's code.
         if not self.captured:
-            self._watch.got_ready(side, block)
+            self.watch.got_ready(side, block)
         mine, each_ns = side.process is self.side.process, block.elapsed_ns / block.calls
         self._least_call_ns[mine] = min(self._least_call_ns.get(mine, each_ns), each_ns)
 
@@ -219,27 +200,20 @@ class Checker:
         ran_us = process.check_rest() / 1e3
         if ran_us > _MOST_WHILE_STOPPED_US + _MOST_PER_STOP_US * process.stops:
             sentence = f"its process used {ran_us:.0f} us of CPU time while it was stopped"
-            raise Rejected("cheating", sentence, (Finding(LATE_STOP, "cheat", sentence),))
-
-    @property
-    def charge_ns(self) -> int:
-        """See :attr:`evaluator.referee.checking.watch.Watch.charge_ns`."""
-        return self._watch.charge_ns
+            raise Rejected("cheating", LATE_STOP, sentence)
 
     def run_rival(self, rival: Side, baseline: Baseline, calls: int) -> Block:
         """One block of a baseline. The candidate must not run meanwhile."""
-        block = self.session.run(
+        block = baseline.run(
             rival,
-            baseline,
             calls,
-            chained=True,
             captured=self.captured,
             same_slot=self.same_slot,
-            glance=lambda: self._glance(rival.process, calls),
+            while_running=lambda: self._inspect_some(rival.process, calls),
         )
         self._note(rival, block)
-        self._watch.before(rival)
-        self._watch.after(rival)
+        self.watch.before(rival)
+        self.watch.after(rival)
         # Same as after the candidate's block: a device's idle time affects its clock, and later work affects its
         # caches.
         if self.shape.large:
@@ -261,13 +235,13 @@ class Checker:
             sentence = (
                 f"in a timed block {broken or 'the number of outputs changes: return as many in each call'}"
             )
-            raise Rejected("contract_violation", sentence, (Finding("output_contract", "error", sentence),))
+            raise Rejected("contract_violation", "output_contract", sentence)
 
     def _taken(self, side: Side, block: Block) -> _Taken:
         """Copies the verified data of a block: an unpredictably drawn call, and the link that leads to it."""
-        call = self._holding.draw(side, block.calls)
+        call = self.kept.draw(side, block.calls)
         spans = side.outputs(block, call)
-        self._holding.note(side, block, call, spans)
+        self.kept.note(side, block, call, spans)
         return _Taken(
             block,
             call,
@@ -275,7 +249,7 @@ class Checker:
             side.outputs(block, call - 1) if side.chained and call else [],
             side.drawn,
             side.contents(0 if self.same_slot else call),
-            broken_links(side, block) if side.chained else 0,
+            side.broken_links(block) if side.chained else 0,
         )
 
     def _verify(self, taken: _Taken) -> None:
@@ -292,17 +266,12 @@ class Checker:
         contents, final = self._rebuilt(taken, states)
         if not side.same(taken.held, final):
             sentence = "in a timed block it changed its inputs or skipped their refresh"
-            raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
+            raise Rejected("cheating", "input_tampered", sentence)
         self._pending.append((block.report.metas, spans, contents))
         # The reference's outputs are copied behind its pool, like the oracle's, which are at least as large.
         most = min(_PENDING, shape.side.slot_count, shape.side.most_kinds(shape.output_metas))
         if len(self._pending) == most or self.pending_bytes > self.most_bytes:
             self.compare_pending()
-
-    @staticmethod
-    def _checked_links(side: Side, block: Block) -> None:
-        if side.chained and broken_links(side, block):
-            raise _broken()
 
     @property
     def pending_bytes(self) -> int:
@@ -338,7 +307,7 @@ class Checker:
             return
         reference = self.shape.side
         self.side.process.freeze()
-        own_block = reference.call([contents for _, _, contents in pending], _CALL_SECONDS)
+        own_block = reference.call([contents for _, _, contents in pending])
         own_metas = own_block.report.metas
         doubtful = []
         # The quick comparison misses errors in small rows.
@@ -356,15 +325,13 @@ class Checker:
 
     def _judge(self, metas: tuple[TensorMeta, ...], spans: list[Any], contents: list[Any]) -> None:
         """The float64 oracle's comparison for an output that differs from the reference's."""
-        case = case_of(self.shape, own_result(self.shape, "timed", contents), [])
+        case = case_of(self.shape, own_result(self.shape, "timed", contents))
         values = [dense(span, meta) for span, meta in zip(spans, metas, strict=True)]
-        for value, expected in zip(values, case.expected, strict=True):
-            comparison = compare(value, expected, slack=2.0)
-            if not comparison.ok:
-                rejected = wrong(self.shape, case, comparison, values, self.earlier)
-                raise Rejected(rejected.word, "in a timed call: " + rejected.sentence, rejected.findings)
+        if rejected := first_wrong(self.shape, case, values, self.shape.checks.cases, slack=2.0):
+            rejected.sentence = f"in a timed call: {rejected.sentence}"
+            raise rejected
 
 
 def _broken() -> Rejected:
     sentence = "in a timed block the chain between its calls does not follow from its outputs: they were not computed one after the other"
-    return Rejected("cheating", sentence, (Finding("broken_chain", "cheat", sentence),))
+    return Rejected("cheating", "broken_chain", sentence)

@@ -17,14 +17,12 @@ from typing import Any
 from evaluator.referee.measuring.captured import fastest, measure_captured
 from evaluator.referee.measuring.measure import Effort, Timing, measure
 from evaluator.referee.session.control import Control
-from evaluator.referee.session.expectation import Case
 from evaluator.referee.session.outcome import Outcome
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.referee.sides.side import Side
 
 EFFORT = Effort((6, 12), 0.01, 0.4)
-_CALL_SECONDS = 60.0
 #: Blocks of fewer calls would be half cold.
 _FEWEST_CALLS = 4
 #: Calls of the reference that are tested beforehand.
@@ -37,7 +35,6 @@ def measure_warm(
     side: Side,
     control: Control,
     outcome: Outcome,
-    earlier: list[Case],
     cold: Timing,
 ) -> dict[str, Any]:
     """``shapes[].warm`` of the verdict: CUDA graph replays if both sides can be captured, otherwise eager calls.
@@ -49,7 +46,7 @@ def measure_warm(
     if reason:
         return {"why_not": reason}
     if side.gpu:
-        captured = measure_captured(session, shape, side, control, outcome, earlier, cold, same_slot=True)
+        captured = measure_captured(session, shape, side, control, outcome, cold, same_slot=True)
         if isinstance(captured, Timing):
             return {**captured.as_fields(), "launch": "captured"}
     rivals = control.rivals(shape)
@@ -58,7 +55,7 @@ def measure_warm(
     )
     calls = max(_FEWEST_CALLS, min(calls, *(at.most_calls(shape.output_metas) for _, at in rivals)))
     best = fastest(session, rivals, calls, same_slot=True)
-    timing = measure(session, shape, side, [best], outcome, earlier, EFFORT, same_slot=True)
+    timing = measure(session, shape, side, [best], outcome, EFFORT, same_slot=True)
     return {**timing.as_fields(), "launch": "eager"}
 
 
@@ -72,9 +69,7 @@ def _why_not(shape: OpenShape, side: Side, outcome: Outcome) -> str:
     if min(side.most_calls(shape.output_metas), reference.most_calls(shape.output_metas)) < _FEWEST_CALLS:
         return "its outputs are too large to keep those of several calls"
     side.process.freeze()
-    reference.ready(_CALL_SECONDS, warm="eager", poison=0)
-    reference.fill(1)
-    block = reference.block(_LOOKS, _CALL_SECONDS, chained=True, same_slot=True)
+    block = reference.timed(_LOOKS, same_slot=True)
     if reference.aliased(block):
         return "an output is a view of an input, which is changed before the next call"
     metas = block.report.metas

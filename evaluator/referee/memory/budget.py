@@ -28,7 +28,7 @@ _CONTEXTS_BYTES, _OTHERS_CONTEXTS_BYTES = 3 << 30, 2 << 30
 _END_SECONDS, _LOOK_SECONDS = 5.0, 0.02
 
 
-class Room:
+class MemoryBudget:
     """Divides one device's memory, however many referees share it.
 
     Args:

@@ -27,7 +27,7 @@ _COPIES = {"reference": 5, "others": 2}
 _TEMPORARIES = 8
 #: Most timed calls whose outputs are kept alive beside those of a block, see
 #: :mod:`evaluator.referee.checking.kept_alive`.
-MOST_HELD = 4
+MOST_KEPT = 4
 #: Torch's pool takes pieces of 2 and 20 MiB from it, for each stream.
 _LEAST_OUTPUTS_BYTES = 256 << 20
 _LEAST_INPUTS_BYTES = 16 << 20
@@ -144,7 +144,7 @@ class ShapeNeeds:
         """
         if self.large:
             return self._both_bytes
-        reference, other = (self.least(_FEWEST_CALLS, 0, of) for of in ("reference", "others"))
+        reference, other = (self.least(_FEWEST_CALLS, of) for of in ("reference", "others"))
         weights_bytes = _PROCESSES * self.weights_bytes
         return reference.total_bytes + 2 * other.total_bytes + weights_bytes + _ORACLE * self.outputs_bytes
 
@@ -160,12 +160,11 @@ class ShapeNeeds:
             return 1
         return max(_FEWEST_CALLS, min(usual_size.slots(self.slot_bytes), usual_size.calls(each_bytes)))
 
-    def least(self, calls: int, budget_bytes: int, of: str = "others") -> MemorySize:
+    def least(self, calls: int, of: str = "others") -> MemorySize:
         """Memory needed to time blocks of ``calls`` and to check single calls.
 
         Args:
             calls: of a block.
-            budget_bytes: of the device, for reference and candidate together.
             of: the ``reference``, or ``others``.
         """
         peak_bytes = max(self.peak_bytes, self.outputs_bytes)
@@ -178,20 +177,20 @@ class ShapeNeeds:
         measured_bytes = int(peak_bytes * (1 + _SPARE_SHARE[of])) + _SPARE_BYTES * (peak_bytes > _SPARE_BYTES)
         temporaries_bytes = max(min(by_number_bytes, _MOST_TEMPORARIES_BYTES), measured_bytes)
         pool_bytes = _OUTPUT_PARTS * calls * self.outputs_bytes + temporaries_bytes
-        pool_bytes += MOST_HELD * self.outputs_bytes
+        pool_bytes += MOST_KEPT * self.outputs_bytes
         copies_bytes = _COPIES[of] * (self.outputs_bytes + (1 << 20))
         least = split(_LEAST_INPUTS_BYTES, _LEAST_OUTPUTS_BYTES)
         return least.or_larger(MemorySize(calls * self.slot_bytes, pool_bytes, copies_bytes))
 
 
-def of_reference(needs: ShapeNeeds, usual_size: MemorySize, budget_bytes: int) -> MemorySize:
+def of_reference(needs: ShapeNeeds, usual_size: MemorySize) -> MemorySize:
     """What the reference's process gets for a shape.
 
     The usual amount, or more if blocks of two calls need it (of one call at a large shape).
     """
     if needs.large:
-        return needs.least(1, budget_bytes, "reference")
-    return usual_size.or_larger(needs.least(_FEWEST_CALLS, budget_bytes, "reference"))
+        return needs.least(1, "reference")
+    return usual_size.or_larger(needs.least(_FEWEST_CALLS, "reference"))
 
 
 def of_compiler(needs: ShapeNeeds) -> MemorySize:
@@ -204,11 +203,11 @@ def slot_bytes(tensors: Sequence[TensorInput]) -> int:
     return sum(-(-t.meta.span_bytes // _ALIGNMENT) * _ALIGNMENT + _GAP_BYTES for t in tensors)
 
 
-def of_shapes(shapes: Iterable[tuple[ShapeNeeds, int]], budget_bytes: int) -> MemorySize:
+def of_shapes(shapes: Iterable[tuple[ShapeNeeds, int]]) -> MemorySize:
     """What a process needs to time blocks of the given numbers of calls at each of these shapes."""
     size = split(_LEAST_INPUTS_BYTES, _LEAST_OUTPUTS_BYTES)
     for needs, calls in shapes:
-        size = size.or_larger(needs.least(calls, budget_bytes))
+        size = size.or_larger(needs.least(calls))
     return size
 
 

@@ -47,13 +47,10 @@ class BaselineStore:
         """Microseconds per call, or reason of failure, of each of the baselines ``names``; None if not all are
         known.
         """
-        path = self._path(environment, task_sha256, dims, names)
+        rows = _read(self._path(environment, task_sha256, dims, names), _MAX_AGE_S)
         try:
-            if time.time() - path.stat().st_mtime > _MAX_AGE_S:
-                return None
-            rows = read_sealed(path)
-            known = {str(row["name"]): (float(row["median_us"]), str(row["failure"])) for row in rows}
-        except (OSError, ValueError, KeyError, TypeError):
+            known = {str(row["name"]): (float(row["median_us"]), str(row["failure"])) for row in rows or []}
+        except (ValueError, KeyError, TypeError):
             return None
         timed = [us for us, failure in known.values() if not failure]
         sound = bool(timed) and all(math.isfinite(us) and us > 0 for us in timed)
@@ -69,14 +66,17 @@ class BaselineStore:
 
     def agreement(self, environment: dict[str, Any], task_sha256: str) -> dict[str, Any] | None:
         """Another referee's recent A/A result on this machine; None if there is none."""
-        path = self._path(environment, task_sha256, _AGREEMENT)
-        try:
-            age_s = time.time() - path.stat().st_mtime
-            found = read_sealed(path)
-        except (OSError, ValueError):
-            return None
-        return found if 0 <= age_s <= _AGREEMENT_AGE_S and isinstance(found, dict) else None
+        found = _read(self._path(environment, task_sha256, _AGREEMENT), _AGREEMENT_AGE_S)
+        return found if isinstance(found, dict) else None
 
     def keep_agreement(self, environment: dict[str, Any], task_sha256: str, found: dict[str, Any]) -> None:
         """Stores the result of :func:`evaluator.referee.measuring.calibration.gate`."""
         keep_sealed(self._path(environment, task_sha256, _AGREEMENT), found)
+
+
+def _read(path: Path, max_age_s: float) -> Any:
+    """The stored value; None if there is none, or it is damaged, too old, or from the future."""
+    try:
+        return read_sealed(path) if 0 <= time.time() - path.stat().st_mtime <= max_age_s else None
+    except (OSError, ValueError):
+        return None

@@ -25,7 +25,7 @@ from evaluator.devices.cpu import core_cache_bytes
 from evaluator.environment import measured_on, package_version, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.precision import DEFAULT
-from evaluator.referee.memory.budget import Room
+from evaluator.referee.memory.budget import MemoryBudget
 from evaluator.referee.memory.sizes import MemorySize
 from evaluator.referee.processes.baseline_store import BaselineStore
 from evaluator.referee.processes.compiled_for_candidates import KeptFiles, basics
@@ -105,7 +105,7 @@ class Fleet:
         self.headers = headers_folder()
         self.chain_library = chain.build(work_dir / "trusted")
         self.chain = chain.load(self.chain_library)
-        self.room = Room(device, referees)
+        self.budget = MemoryBudget(device, referees)
         #: Whether candidates' compilers run once without the device. Worth it if others use the device meanwhile.
         self.rehearses = self.gpu and referees > 1
         self.keeper: Keeper | None = None
@@ -288,7 +288,7 @@ class Fleet:
             return Side(process, key, inputs, self.chain)
         from evaluator.referee.sides.device_side import DeviceSide
 
-        return DeviceSide(process, key, inputs, self.chain, self.keeper, memory, self.room.usual)
+        return DeviceSide(process, key, inputs, self.chain, self.keeper, memory, self.budget.usual)
 
     def trim(self, *, collect: bool = False) -> None:
         """On a GPU: releases memory that the referee keeps for later."""

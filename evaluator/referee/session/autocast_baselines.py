@@ -8,11 +8,10 @@ more than the operands of products, and float16 overflows.
 from __future__ import annotations
 
 from evaluator.baselines import MODES
-from evaluator.oracle.compare import compare, contract, dense
-from evaluator.referee.session.expectation import Case, case_of, own_result
+from evaluator.referee.session.expectation import case_of, difference, own_result
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
+from evaluator.referee.sides.side import CALL_SECONDS
 
-_CALL_SECONDS = 60.0
 #: Start of the reason why a working baseline does not count.
 BEYOND = "its results are not within what the task allows: "
 
@@ -28,25 +27,10 @@ def drop_wrong(shape: OpenShape, baselines: list[Baseline]) -> None:
         return
     side = shape.side
     side.fill(1)
-    case = case_of(shape, own_result(shape, "task", side.contents(0)), [])
+    case = case_of(shape, own_result(shape, "task", side.contents(0)))
     for baseline in todo:
-        wrong = _wrong(shape, baseline, case)
+        side.ready(CALL_SECONDS, threads=baseline.threads)
+        side.write(0, case.contents)
+        block = side.block(1, variant=baseline.name)
+        wrong = difference(case, block.report.metas, side.outputs(block, 0))
         baseline.failure = f"{BEYOND}{wrong}" if wrong else ""
-
-
-def _wrong(shape: OpenShape, baseline: Baseline, case: Case) -> str:
-    """What is wrong with a baseline's outputs for a content, in words."""
-    side = shape.side
-    side.ready(_CALL_SECONDS, threads=baseline.threads)
-    side.write(0, case.contents)
-    block = side.block(1, _CALL_SECONDS, variant=baseline.name)
-    metas = block.report.metas
-    if len(metas) != len(case.metas):
-        return f"it returns {len(metas)} tensors, the reference returns {len(case.metas)}"
-    for span, meta, wanted, expected in zip(
-        side.outputs(block, 0), metas, case.metas, case.expected, strict=True
-    ):
-        words = contract(meta, wanted) or compare(dense(span, meta), expected).words
-        if words:
-            return words
-    return ""

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Protocol
 
 from evaluator.referee.processes.fleet import Fleet
-from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
-from evaluator.referee.sides.side import Side
-from evaluator.roles.frames import TensorMeta
 
 #: Calls in the shortest block. For very long calls, a block of two is as informative.
 _MIN_CALLS, _MIN_LONG_CALLS, _LONG_CALL_US = 4, 2, 20_000
@@ -25,35 +21,17 @@ _LEAST_PART = 0.05
 _PROBES, _REMEMBERED_WITHIN = 5, 0.03
 
 
-class Timing(Protocol):
-    """Times blocks of baselines."""
-
-    @property
-    def fleet(self) -> Fleet:
-        """The processes and their device."""
-
-    def run(self, side: Side, baseline: Baseline, calls: int, *, chained: bool) -> Block:
-        """Runs one block with fresh contents."""
-
-    def null_ns(self, side: Side, calls: int, metas: tuple[TensorMeta, ...]) -> int:
-        """The harness's own share of a block, in ns."""
-
-
-def still_holds(session: Timing, shape: OpenShape) -> bool:
+def still_holds(fleet: Fleet, shape: OpenShape) -> bool:
     """Whether a few new rounds confirm the leader's remembered time and its lead over the second."""
     rivals, side = shape.contenders[:2], shape.side
     leader = rivals[0]
-    session.fleet.pin(side.process)
-    calls = math.ceil(session.fleet.device.block_target_us / 2 / leader.median_us)
-    most = side.most_calls(shape.output_metas)
-    calls = max(min(fewest_calls(leader.median_us), most), min(calls, most))
+    fleet.pin(side.process)
+    calls = _calls(fleet, shape, leader.median_us)
     for baseline in rivals:
-        session.run(side, baseline, calls, chained=True)
-    rounds = [
-        {b.name: session.run(side, b, calls, chained=True).elapsed_ns for b in rivals} for _ in range(_PROBES)
-    ]
+        baseline.run(side, calls)
+    rounds = [{b.name: b.run(side, calls).elapsed_ns for b in rivals} for _ in range(_PROBES)]
     median_ns = statistics.median(turn[leader.name] for turn in rounds)
-    null_ns = statistics.median(session.null_ns(side, calls, shape.output_metas) for _ in range(_PROBES))
+    null_ns = statistics.median(side.null_ns(calls, shape.output_metas) for _ in range(_PROBES))
     now_us = (median_ns - min(null_ns, median_ns / 2)) / calls / 1e3
     off = [abs(math.log(now_us / leader.median_us))]
     for baseline in rivals[1:]:
@@ -63,7 +41,7 @@ def still_holds(session: Timing, shape: OpenShape) -> bool:
     return max(off) <= _REMEMBERED_WITHIN
 
 
-def rank(session: Timing, shape: OpenShape) -> None:
+def rank(fleet: Fleet, shape: OpenShape) -> None:
     """Times every baseline in turn, round by round, so that drift affects all equally.
 
     The fastest get more rounds.
@@ -74,18 +52,16 @@ def rank(session: Timing, shape: OpenShape) -> None:
     """
     rivals = shape.working
     all_rivals, side = list(rivals), shape.side
-    session.fleet.pin(side.process)
-    guesses_us = {baseline.name: _guess_us(session, shape, baseline) for baseline in rivals}
+    fleet.pin(side.process)
+    guesses_us = {baseline.name: _guess_us(shape, baseline) for baseline in rivals}
     least_us = min(guesses_us.values())
-    calls = math.ceil(session.fleet.device.block_target_us / 2 / least_us)
-    most = side.most_calls(shape.output_metas)
-    calls = max(min(fewest_calls(least_us), most), min(calls, most))
+    calls = _calls(fleet, shape, least_us)
     rounds: list[dict[str, int]] = []
     nulls_ns: list[int] = []
     for count, keep in ((3, 3), (4, 2), (6, 1)):
         for _ in range(count):
-            rounds.append({b.name: session.run(side, b, calls, chained=True).elapsed_ns for b in rivals})
-            nulls_ns.append(session.null_ns(side, calls, shape.output_metas))
+            rounds.append({b.name: b.run(side, calls).elapsed_ns for b in rivals})
+            nulls_ns.append(side.null_ns(calls, shape.output_metas))
             rivals = without_hopeless(rounds, rivals)
         names = [baseline.name for baseline in rivals]
         score = {name: _relative(rounds, name, names) for name in names}
@@ -115,13 +91,20 @@ def without_hopeless(rounds: list[dict[str, int]], rivals: list[Baseline]) -> li
     return [b for b in rivals if min(taken[b.name]) <= most_ns]
 
 
-def _guess_us(session: Timing, shape: OpenShape, baseline: Baseline) -> float:
+def _calls(fleet: Fleet, shape: OpenShape, each_us: float) -> int:
+    """Calls in a block, for calls that take ``each_us``: half as long as when a candidate is timed."""
+    most = shape.side.most_calls(shape.output_metas)
+    calls = math.ceil(fleet.device.block_target_us / 2 / each_us)
+    return max(min(fewest_calls(each_us), most), min(calls, most))
+
+
+def _guess_us(shape: OpenShape, baseline: Baseline) -> float:
     """A first estimate of the time per call in us. It also warms the baseline up."""
     side = shape.side
-    session.run(side, baseline, 1, chained=True)
-    short = session.run(side, baseline, 1, chained=True).elapsed_ns
+    baseline.run(side, 1)
+    short = baseline.run(side, 1).elapsed_ns
     many = calls_to_guess_by(short, side.most_calls(shape.output_metas))
-    long = session.run(side, baseline, many, chained=True).elapsed_ns
+    long = baseline.run(side, many).elapsed_ns
     return guess_us(short, long, many)
 
 

@@ -22,7 +22,7 @@ from evaluator.referee.session.build_record import BuildRecord, digest, read_rec
 from evaluator.referee.session.landmarks import Landmarks
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import OpenShape
-from evaluator.referee.sides.side import Side
+from evaluator.referee.sides.side import CALL_SECONDS, Side
 from evaluator.roles import interpreted, protocol, torch_cpp
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
@@ -34,7 +34,6 @@ _LOAD_SECONDS = 60.0
 _REHEARSAL_SECONDS = 30.0
 _MOST_REHEARSED_BYTES = 64 << 20
 _COMPILE_SECONDS = 240.0
-_CALL_SECONDS = 60.0
 #: Words in a source that imply a compiler: the first group acts at import, the others need a call at each shape.
 _BUILDS = ("load_inline",)
 _COMPILES = ("torch.compile", "torch._inductor", "torch._dynamo")
@@ -69,7 +68,6 @@ class CandidateRun:
         files_of: str = "",
     ) -> None:
         self.watched = watched
-        self._compiles = bool(files_of)
         self._files_of = files_of
         self.name = name
         self.expires_at = expires_at
@@ -233,7 +231,7 @@ class CandidateRun:
 
     def _asked(self, process: RoleProcess) -> tuple[list[ExtensionCall], bool]:
         """The extensions that a process asked for and was not given. Untrusted, so validated."""
-        answer = process.request_json(protocol.ASKED, {}, _CALL_SECONDS)
+        answer = process.request_json(protocol.ASKED, {}, CALL_SECONDS)
         claims = answer.get("calls")
         if not isinstance(claims, list) or len(claims) > _MAX_EXTENSIONS:
             raise ProtocolViolation(
@@ -337,7 +335,7 @@ class CandidateRun:
         ]
         try:
             deadline_s = _COMPILE_SECONDS if compiling else _LOAD_SECONDS
-            request = {"watch": self.watched, "compiles": self._compiles, "rehearses": rehearses}
+            request = {"watch": self.watched, "compiles": bool(self._files_of), "rehearses": rehearses}
             request["delivered"] = self.candidate.delivered
             process.request(protocol.LOAD, request, deadline_s, tuple(texts))
         finally:
@@ -375,12 +373,12 @@ class CandidateRun:
 
     def call_on_host(self, process: RoleProcess, shape: OpenShape) -> None:
         """Constructs the module in a process without a device and calls it once, with inputs in host memory."""
-        process.request(protocol.BUILD, self._build_request(shape), _CALL_SECONDS)
+        process.request(protocol.BUILD, self._build_request(shape), CALL_SECONDS)
         side = Side(process, shape.key, shape.inputs.on_host(), self.fleet.chain)
         try:
-            side.open(_CALL_SECONDS)
+            side.open(CALL_SECONDS)
             side.fill(1)
-            side.block(1, _CALL_SECONDS)
+            side.block(1)
             process.thaw()
         finally:
             side.release()
@@ -439,11 +437,11 @@ class CandidateRun:
         return self.sides[shape.key]
 
     def _open(self, process: RoleProcess, shape: OpenShape) -> Side:
-        process.request(protocol.BUILD, self._build_request(shape), _CALL_SECONDS)
+        process.request(protocol.BUILD, self._build_request(shape), CALL_SECONDS)
         memory = self.session.memory_of_others(self.expects)
         side = self.fleet.side(process, shape.key, shape.inputs, memory)
         try:
-            side.open(_CALL_SECONDS)
+            side.open(CALL_SECONDS)
         except BaseException:
             side.release()
             raise

@@ -52,10 +52,6 @@ class Work:
     needs_bytes: int = 0
     can_wait: bool = False
 
-    def without(self, names: Sequence[str]) -> Work:
-        """The same with fewer baselines."""
-        return replace(self, baselines=tuple(name for name in self.baselines if name not in names))
-
     @property
     def keys(self) -> list[tuple[Any, ...]]:
         """Keys of what this work completes."""
@@ -116,7 +112,35 @@ class CompileAhead:
 
     def begin(self, work: Iterable[Work], *, first: bool = False) -> None:
         """Compiles in the background: after earlier requests, or ``first`` if an evaluation will soon wait for it."""
-        self._add(work, first=first)
+        with self._guard:
+            budget_bytes = self._budget()
+            known = self._done | {key for one in self._running.values() for key in one.keys}
+            for one in work:
+                names = tuple(
+                    name
+                    for name, key in zip(one.baselines, one.keys, strict=True)
+                    if key not in known and (first or key not in {k for w in self._waiting for k in w.keys})
+                )
+                if not names or (budget_bytes and one.needs_bytes > budget_bytes):
+                    continue  # too large for a process beside the others: the session's process compiles it when it is loaded
+                if first:
+                    later = [
+                        w
+                        if w.dims != one.dims
+                        else replace(w, baselines=tuple(n for n in w.baselines if n not in names))
+                        for w in self._waiting
+                    ]
+                    self._waiting = deque(w for w in later if w.baselines)
+                    self._waiting.appendleft(Work(one.dims, names, one.needs_bytes))
+                else:
+                    self._waiting.append(Work(one.dims, names, one.needs_bytes, can_wait=True))
+            idle = self._supervisor is None or not self._supervisor.is_alive()
+            if not self._waiting or not idle or self._closing:
+                return
+            # A fork server dies with the thread that started it, so start it here, in this thread.
+            self._session.fleet.server(self._role)
+            self._supervisor = threading.Thread(target=self._supervise, daemon=True)
+            self._supervisor.start()
 
     def finish(
         self,
@@ -138,70 +162,33 @@ class CompileAhead:
                 because an evaluation that waits to time waits for this caller.
         """
         self._awaited = True
-        self._add(work, first=True)
+        self.begin(work, first=True)
         if has_device:
             self._has_device.set()
+        keys = [key for one in work for key in one.keys]
+        told = -1
         try:
-            self._wait_for(
-                [key for one in work for key in one.keys], progress, between, has_device=has_device
-            )
+            while True:
+                if has_device:
+                    self._start_processes()
+                with self._guard:
+                    left = self._left(keys)
+                    if left:
+                        self._guard.wait(_LOOK_SECONDS)
+                if len(keys) - left != told:
+                    told = len(keys) - left
+                    progress(told, len(keys))
+                if not left:
+                    return
+                between()
         finally:
             self._awaited = False
             self._has_device.clear()
-
-    def _wait_for(
-        self,
-        keys: list[tuple[Any, ...]],
-        progress: Callable[[int, int], None],
-        between: Callable[[], None],
-        *,
-        has_device: bool,
-    ) -> None:
-        told = -1
-        while True:
-            if has_device:
-                self._start_processes()
-            with self._guard:
-                left = self._left(keys)
-                if left:
-                    self._guard.wait(_LOOK_SECONDS)
-            if len(keys) - left != told:
-                told = len(keys) - left
-                progress(told, len(keys))
-            if not left:
-                return
-            between()
 
     def _left(self, keys: list[tuple[Any, ...]]) -> int:
         """How many of these are queued or being compiled."""
         open_keys = {key for one in (*self._waiting, *self._running.values()) for key in one.keys}
         return sum(key in open_keys for key in keys)
-
-    def _add(self, work: Iterable[Work], *, first: bool) -> None:
-        with self._guard:
-            budget_bytes = self._budget()
-            known = self._done | {key for one in self._running.values() for key in one.keys}
-            for one in work:
-                names = tuple(
-                    name
-                    for name, key in zip(one.baselines, one.keys, strict=True)
-                    if key not in known and (first or key not in {k for w in self._waiting for k in w.keys})
-                )
-                if not names or (budget_bytes and one.needs_bytes > budget_bytes):
-                    continue  # too large for a process beside the others: the session's process compiles it when it is loaded
-                if first:
-                    later = [w if w.dims != one.dims else w.without(names) for w in self._waiting]
-                    self._waiting = deque(w for w in later if w.baselines)
-                    self._waiting.appendleft(Work(one.dims, names, one.needs_bytes))
-                else:
-                    self._waiting.append(Work(one.dims, names, one.needs_bytes, can_wait=True))
-            idle = self._supervisor is None or not self._supervisor.is_alive()
-            if not self._waiting or not idle or self._closing:
-                return
-            # A fork server dies with the thread that started it, so start it here, in this thread.
-            self._session.fleet.server(self._role)
-            self._supervisor = threading.Thread(target=self._supervise, daemon=True)
-            self._supervisor.start()
 
     @property
     def _role(self) -> str:

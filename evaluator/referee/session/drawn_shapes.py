@@ -13,7 +13,7 @@ from evaluator.referee.session.shape_caps import ShapeCaps
 from evaluator.referee.sides.open_shape import freeze_dims
 from evaluator.shapes.drawing import Drawn, Limits
 from evaluator.shapes.sampler import COUNTS, SPLITS, Sampler
-from evaluator.shapes.space import Dims, Space, check_shape
+from evaluator.shapes.space import Dims, Space, check_shape, in_words
 from evaluator.shapes.traffic import Traffic, parse_traffic
 
 #: Most input bytes of an adversarial shape (or twice the cache), and its share of the cap for a call. It is
@@ -111,16 +111,15 @@ class DrawnShapes:
         fits = self._caps.fit(shapes, cap_bytes, share) if shapes else []
         return [dims for dims, is_small in zip(shapes, fits, strict=True) if is_small]
 
-    def _of_somebody(self, given: list[Dims]) -> list[Dims]:
+    def _checked(self, given: list[Dims]) -> list[Dims]:
         """Checks shapes that a request names: inside the space, and with inputs small enough for this machine."""
         shapes = [check_shape(self._space, dims) for dims in given]
         cap_bytes = self._fleet.given_cap_bytes
         for dims, is_small in zip(shapes, self._caps.small(shapes, cap_bytes) if shapes else [], strict=True):
             if not is_small:
-                named = ", ".join(f"{name}={size}" for name, size in dims.items())
                 raise RoleFailure(
                     "task_rejected",
-                    f"at {named} the inputs are larger than {cap_bytes >> 20} MiB, the limit of this machine",
+                    f"at {in_words(dims)} the inputs are larger than {cap_bytes >> 20} MiB, the limit of this machine",
                 )
         return shapes
 
@@ -150,7 +149,7 @@ class DrawnShapes:
                 raise RoleFailure("task_rejected", f"unknown split {split!r}; known: {', '.join(SPLITS)}")
         for split in splits:
             if split in given:
-                chosen.shapes[split] = self._of_somebody(given[split])
+                chosen.shapes[split] = self._checked(given[split])
                 continue
             drawn = self.draw(split, cap_bytes, chosen.traffic, given.get("validation", ()))
             chosen.strata |= {(split, freeze_dims(one.dims)): one.stratum for one in drawn}

@@ -10,18 +10,16 @@ from typing import Any
 
 from evaluator.errors import RoleFailure, RoleReported
 from evaluator.oracle.arrays import Array, space
-from evaluator.oracle.compare import dense, widen
+from evaluator.oracle.compare import compare, contract, dense, widen
 from evaluator.oracle.numbers import epsilon, is_inexact
 from evaluator.oracle.tolerance import Expected, expect
 from evaluator.precision import rounds_operands
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.protocol import OWN_IN_TIER
-from evaluator.verdict import Finding
 
 #: First row, end, and the indices of the tensors that are cut.
 Rows = tuple[int, int, list[int]]
-_CALL_SECONDS = 60.0
 #: Names of cases whose contents come from the task's own distribution.
 OWN_INPUTS = ("task", "timed")
 _LARGE_VALUES = ("wide_range", "large_mean")
@@ -69,7 +67,7 @@ class Case(Content):
 def own_result(shape: OpenShape, name: str, contents: list[Array]) -> OwnResult:
     """The reference's own result for given contents."""
     side = shape.side
-    block = side.call([contents], _CALL_SECONDS, strict=True)
+    block = side.call([contents], strict=True)
     report = block.report
     return OwnResult(
         name, contents, report.metas, report.structure, side.aliased(block), side.outputs(block, 0)
@@ -79,7 +77,6 @@ def own_result(shape: OpenShape, name: str, contents: list[Array]) -> OwnResult:
 def case_of(
     shape: OpenShape,
     result: OwnResult,
-    findings: list[Finding],
     *,
     rows: Rows | None = None,
     in_slot: bool = False,
@@ -89,7 +86,6 @@ def case_of(
     Args:
         shape: where.
         result: the reference's own.
-        findings: of the evaluation.
         rows: rows and tensors that the result is for, see :meth:`evaluator.referee.sides.side.Side.oracle`; None
             for all.
         in_slot: the content is in the reference's first slot already.
@@ -97,7 +93,7 @@ def case_of(
     name, metas = result.distribution, result.metas
     own = [widen(dense(span, meta), meta.dtype) for span, meta in zip(result.spans, metas, strict=True)]
     contents = None if in_slot else result.contents
-    oracle = _ask_oracle(shape, contents, metas, own, findings, rows)
+    oracle = _ask_oracle(shape, contents, metas, own, rows)
     # As a rule, a sum runs over a dimension of an input. The module's inner structure is not known here.
     terms = max((size for tensor in shape.inputs.tensors for size in tensor.meta.shape), default=1)
     # What a weight is multiplied with is summed over all but its first dimension: channels times window in a
@@ -106,7 +102,7 @@ def case_of(
     if shape.inputs.call.backward:
         # Gradients of parameters are sums over whole inputs.
         terms = max(terms, *(tensor.meta.elements for tensor in shape.inputs.tensors))
-    usual: list[float] = shape.checks.get("usual", [])
+    usual = shape.checks.usual
     names = [shape.inputs.name_of(i, len(metas)) for i in range(len(metas))]
     mode = judged(shape.precision, name, signs=result.signs)
     expected = [
@@ -127,8 +123,18 @@ def case_of(
         for i, meta in enumerate(metas)
     ]
     if not usual and name in OWN_INPUTS:
-        shape.checks["usual"] = [one.rms for one in expected]
+        shape.checks.usual = [one.rms for one in expected]
     return Case(name, result.contents, metas, result.structure, result.aliased, expected, signs=result.signs)
+
+
+def difference(case: Case, metas: tuple[TensorMeta, ...], spans: list[Array]) -> str:
+    """What is wrong with outputs for a content, in words; empty if they are right."""
+    if len(metas) != len(case.metas):
+        return f"it returns {len(metas)} tensors, the reference returns {len(case.metas)}"
+    for span, meta, wanted, expected in zip(spans, metas, case.metas, case.expected, strict=True):
+        if words := contract(meta, wanted) or compare(dense(span, meta), expected).words:
+            return words
+    return ""
 
 
 def judged(precision: str, name: str, *, signs: bool) -> str:
@@ -166,7 +172,6 @@ def _ask_oracle(
     contents: list[Array] | None,
     metas: tuple[TensorMeta, ...],
     own: list[Array],
-    findings: list[Finding],
     rows: Rows | None,
 ) -> _Oracle:
     steps = _steps(shape, metas)
@@ -185,16 +190,13 @@ def _ask_oracle(
         for name, values in _answers(shape, contents, kinds, metas, rows):
             known[name] = values
     except RoleReported as failure:
-        what = "the task's oracle" if shape.own_oracle else "the reference"
-        # Memory figures vary from run to run.
-        why = "it does not fit on this device" if failure.word == "out_of_memory" else failure.sentence
-        note = Finding("no_float64_oracle", "info", f"{what} does not run in float64: {why}")
         if shape.own_oracle:
             raise RoleFailure(
                 "task_rejected", f"the task's own oracle() failed: {failure.sentence}", role="reference"
             ) from None
-        if note not in findings:
-            findings.append(note)
+        # Memory figures vary from run to run.
+        why = "it does not fit on this device" if failure.word == "out_of_memory" else failure.sentence
+        shape.checks.note("no_float64_oracle", f"the reference does not run in float64: {why}")
     return _Oracle(
         known.get("exact", own),
         known.get("moved"),
@@ -223,7 +225,7 @@ def _answers(
         if contents is not None:
             side.write(0, contents)
         try:
-            answers = side.oracle(0, [kind for _, kind in asked], _CALL_SECONDS * len(asked), rows)
+            answers = side.oracle([kind for _, kind in asked], rows)
         except RoleReported:
             if len(asked) == 1:
                 raise

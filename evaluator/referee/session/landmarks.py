@@ -21,7 +21,6 @@ from evaluator.referee.session.outcome import Rejected
 from evaluator.roles import protocol
 from evaluator.roles.process import RoleProcess
 from evaluator.sandbox import syscalls
-from evaluator.verdict import Finding
 
 _SECONDS = 30.0
 _MOST_RANGES, _MOST_BYTES = 1 << 15, 4 << 20
@@ -69,7 +68,7 @@ class Landmarks:
             same = False
         if not same:
             sentence = "it replaced parts of the harness in its process, so its calls are not made and timed like those of other candidates"
-            raise Rejected("cheating", sentence, (Finding("harness_replaced", "cheat", sentence),))
+            raise Rejected("cheating", "harness_replaced", sentence)
 
     def check_within(self, running: RoleProcess, expected_ns: float) -> None:
         """The same at a random moment of a block of ``running``, unless the block ends before.

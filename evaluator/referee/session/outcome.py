@@ -1,22 +1,31 @@
-"""Observations of a candidate at one shape, and its rejection."""
+"""What an evaluation has found about a candidate, and its rejection."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
+from typing import Any
 
+from evaluator.oracle.places import Places
 from evaluator.oracle.tolerance import Bounds
-from evaluator.referee.sides.open_shape import OpenShape
-from evaluator.verdict import Finding
+from evaluator.verdict import Finding, KernelShare, ShapeResult
 
 
 class Rejected(Exception):
-    """The candidate is rejected: word, sentence and findings."""
+    """The candidate is rejected.
 
-    def __init__(self, word: str, sentence: str, findings: tuple[Finding, ...] = ()) -> None:
+    Args:
+        word: of the verdict.
+        rule: of the finding.
+        sentence: the verdict's reason and the finding's evidence.
+        places: see :class:`evaluator.verdict.Finding`.
+    """
+
+    def __init__(self, word: str, rule: str, sentence: str, places: Places | None = None) -> None:
         super().__init__(sentence)
         self.word = word
         self.sentence = sentence
-        self.findings = findings
+        self.finding = Finding(rule, "cheat" if word == "cheating" else "error", sentence, places)
 
 
 @dataclass
@@ -43,6 +52,31 @@ class Outcome:
     unsteady: str = ""
 
 
-def where(shape: OpenShape) -> str:
-    """A shape in words."""
-    return ", ".join(f"{name}={value}" for name, value in shape.dims.items()) or "the task's shape"
+@dataclass
+class Explanation:
+    """What an investigation adds to the verdict on a correct candidate."""
+
+    findings: list[Finding] = field(default_factory=list)
+    labels: tuple[str, ...] = ()
+    kernels: tuple[KernelShare, ...] = ()
+    elapsed_s: float = 0.0
+
+
+@dataclass
+class RunState:
+    """What one evaluation has found so far, and how long its stages took, in order."""
+
+    findings: list[Finding] = field(default_factory=list)
+    stages_s: dict[str, float] = field(default_factory=dict)
+    results: list[ShapeResult] = field(default_factory=list)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    explanation: Explanation = field(default_factory=Explanation)
+    #: See :attr:`evaluator.verdict.Verdict.energy`.
+    energy: dict[str, Any] | None = None
+    _last_s: float = field(default_factory=time.monotonic)
+
+    def lap(self, stage: str) -> None:
+        """Ends a stage, and starts the next one."""
+        now_s = time.monotonic()
+        self.stages_s[stage] = self.stages_s.get(stage, 0.0) + now_s - self._last_s
+        self._last_s = now_s

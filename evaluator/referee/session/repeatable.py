@@ -12,11 +12,10 @@ from evaluator.oracle.compare import dense, widen
 from evaluator.oracle.numbers import epsilon, is_inexact
 from evaluator.referee.sides.device_side import DeviceSide
 from evaluator.referee.sides.fingerprint import fingerprint
-from evaluator.referee.sides.side import Side
+from evaluator.referee.sides.side import CALL_SECONDS, Side
 from evaluator.roles import protocol
 from evaluator.roles.frames import TensorMeta
 
-_CALL_SECONDS = 60.0
 #: A reference may differ from itself in this share of an output's elements.
 _CHANGED_SHARE = 0.01
 _PART_ELEMENTS = 1 << 25
@@ -37,8 +36,8 @@ def check_repeatable(side: Side) -> None:
     side.fill(1)  # use slot 1: an in-place activation changes nothing on data it has already processed
     given = _marks(side, large=large)
     for last in (False, True):
-        side.ready(_CALL_SECONDS)
-        block = side.block(1, _CALL_SECONDS)
+        side.ready(CALL_SECONDS)
+        block = side.block(1)
         if not last and (changed := _changed(side, given, large=large)):
             raise RoleFailure(
                 "task_rejected", f"forward() changes {changed} in place: {_COPIES}", role="reference"
@@ -61,7 +60,7 @@ def check_repeatable(side: Side) -> None:
 def _why(side: Side) -> str:
     """Why a reference's results differ, and what to do about it."""
     try:
-        seen = side.process.request_json(protocol.INSPECT, {"shape": side.key, "seconds": 0.0}, _CALL_SECONDS)
+        seen = side.process.request_json(protocol.INSPECT, {"shape": side.key, "seconds": 0.0}, CALL_SECONDS)
     except RoleReported:
         seen = {}
     names = ", ".join(repr(str(name)[:60]) for name in seen.get("changed_state") or ())

@@ -84,11 +84,13 @@ class TaskMemory:
             return
         needs = list(needs)
         self._wanted_bytes = max((need.wanted_bytes for need in needs), default=0)
-        parts = self._fleet.room.parts_for(needs)
+        parts = self._fleet.budget.parts_for(needs)
         if parts > self.parts:
             raise MoreMemoryNeeded(parts)
 
     def compilers_bytes(self) -> int:
         """What compiling processes may take; 0 on a CPU."""
-        room = self._fleet.room
-        return room.compilers_bytes(self.parts or room.parts, self._wanted_bytes) if self._fleet.gpu else 0
+        budget = self._fleet.budget
+        return (
+            budget.compilers_bytes(self.parts or budget.parts, self._wanted_bytes) if self._fleet.gpu else 0
+        )

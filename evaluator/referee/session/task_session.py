@@ -11,7 +11,7 @@ from typing import Any
 
 from evaluator.baselines import MODES
 from evaluator.devices.base import AUTOCAST_DTYPES
-from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
+from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.precision import TIERS
 from evaluator.referee.memory.sizes import MemorySize, of_compiler, of_reference, of_shapes
 from evaluator.referee.processes.compiled_for_candidates import take
@@ -22,16 +22,14 @@ from evaluator.referee.session.drawn_shapes import DrawnShapes
 from evaluator.referee.session.repeatable import check_repeatable
 from evaluator.referee.session.shape_caps import ShapeCaps
 from evaluator.referee.session.task_memory import TaskMemory
-from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.open_shape import Baseline, OpenShape, freeze_dims
 from evaluator.referee.sides.shape_inputs import ShapeInputs
 from evaluator.referee.sides.side import Side
 from evaluator.referee.sides.task_inputs import DRAWS, read_inputs
 from evaluator.roles import compiled_files, frames, protocol
 from evaluator.roles.arena import sealed_text
-from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
-from evaluator.shapes.space import Dims, Space, parse_space, varying
+from evaluator.shapes.space import Dims, Space, in_words, parse_space, varying
 from evaluator.shapes.traffic import parse_traffic
 from evaluator.sources import TaskSource, task_folder
 
@@ -39,7 +37,6 @@ Progress = Callable[[str, int, int, str], None]
 _DIRECTIONS = ("forward", "forward_backward")
 _BUILD_SECONDS = 60.0
 _COMPILE_SECONDS = 240.0
-_CALL_SECONDS = 60.0
 #: Words of a source that runs a compiler itself. A docstring may contain them too.
 _COMPILES = re.compile(r"\bcompile\b|\b_inductor\b|\b_dynamo\b")
 #: Estimated device memory of a call, in multiples of its inputs, if it was not measured; plus a context.
@@ -188,7 +185,7 @@ class TaskSession:
         """
         shapes = list(self.shapes.values()) if shapes is None else shapes
         needs = [(shape.inputs.needs, shape.side.most_calls(shape.output_metas)) for shape in shapes]
-        return of_shapes(needs, self.fleet.room.budget_bytes)
+        return of_shapes(needs)
 
     def _open_in(self, process: RoleProcess, dims: Dims, key: int, *, lean: bool = False) -> OpenShape:
         """Opens a shape in a process of the reference.
@@ -225,7 +222,7 @@ class TaskSession:
             side.fill(1)
             if lean:
                 return OpenShape(dims, key, inputs, side, **of_task)
-            block = side.block(1, _CALL_SECONDS)
+            block = side.block(1)
             return OpenShape(dims, key, inputs, side, block.report.metas, side.aliased(block), **of_task)
         except BaseException:
             self.forget(inputs, side)
@@ -246,12 +243,12 @@ class TaskSession:
         Raises:
             RoleFailure: ``task_rejected``: it does not fit beside a candidate.
         """
-        room, needs = self.fleet.room, inputs.needs
+        budget, needs = self.fleet.budget, inputs.needs
         if self.fleet.gpu:
-            room.check(needs, _words(dims))
+            budget.check(needs, in_words(dims))
         if lean:
             return of_compiler(needs)
-        return of_reference(needs, room.usual, room.budget_bytes)
+        return of_reference(needs, budget.usual)
 
     # -- baselines ---------------------------------------------------------------------------------------------
 
@@ -364,13 +361,13 @@ class TaskSession:
         """
         todo = [shape for shape in shapes if not shape.ranked]
         for done, shape in enumerate(todo):
-            progress("baselines", done, len(todo), f"measuring baselines at {_words(shape.dims)}")
+            progress("baselines", done, len(todo), f"measuring baselines at {shape.where}")
             if shape.remembered:
-                if not baseline_ranking.still_holds(self, shape):
+                if not baseline_ranking.still_holds(self.fleet, shape):
                     shape.baselines, shape.remembered, shape.distrusted = [], False, True
                     continue
             else:
-                baseline_ranking.rank(self, shape)
+                baseline_ranking.rank(self.fleet, shape)
                 times = {b.name: (b.median_us, b.failure) for b in shape.baselines}
                 self.fleet.baseline_store.put(
                     self.fleet.environment(), self.task.sha256, freeze_dims(shape.dims), times
@@ -395,6 +392,7 @@ class TaskSession:
         return baseline.told(side.process.request_json(protocol.VARIANT, request, _COMPILE_SECONDS))
 
     def _prepare(self, shape: OpenShape, baseline: Baseline, *, anew: bool = False) -> None:
+        baseline.failure = ""
         try:
             baseline.code = self.prepare(shape.side, baseline, anew=anew)
         except RoleFailure as failure:
@@ -411,11 +409,9 @@ class TaskSession:
             if baseline.failure:
                 # Compilers of several shapes share a cache and have corrupted each other's files. Without this
                 # baseline every candidate would look better, so try again now that no compiler runs.
-                baseline.failure = ""
                 self._prepare(shape, baseline)
             if baseline.failure and MODES[baseline.mode].compiler:
                 # Or one of these files is damaged.
-                baseline.failure = ""
                 self._prepare(shape, baseline, anew=True)
         autocast_baselines.drop_wrong(shape, wanted)
         if not shape.remembered:  # there, contenders are loaded and nothing else may become one
@@ -430,68 +426,6 @@ class TaskSession:
             self._load_baselines(shape, between)
         self.process.freeze()
 
-    def run(
-        self,
-        side: Side,
-        baseline: Baseline,
-        calls: int,
-        *,
-        chained: bool,
-        captured: bool = False,
-        same_slot: bool = False,
-        glance: Callable[[], None] = lambda: None,
-    ) -> Block:
-        """Runs one block of a baseline with fresh contents. Adds memory if its process has too little."""
-        try:
-            return self._run(side, baseline, calls, chained, captured, same_slot, glance)
-        except RoleReported as failure:
-            if captured or not side.grows_for(failure):
-                raise
-        return self.run(side, baseline, calls, chained=chained, same_slot=same_slot, glance=glance)
-
-    @staticmethod
-    def _run(
-        side: Side,
-        baseline: Baseline,
-        calls: int,
-        chained: bool,
-        captured: bool,
-        same_slot: bool,
-        glance: Callable[[], None],
-    ) -> Block:
-        slots = 1 if same_slot else calls
-        side.ready(
-            _CALL_SECONDS,
-            warm=baseline.name,
-            threads=baseline.threads,
-            poison=0,
-            captured=captured,
-            calls=slots,
-        )
-        side.fill(slots)
-        return side.block(
-            calls,
-            _CALL_SECONDS,
-            variant=baseline.name,
-            chained=chained,
-            captured=captured,
-            same_slot=same_slot,
-            glance=glance,
-        )
-
-    def null_ns(
-        self,
-        side: Side,
-        calls: int,
-        metas: tuple[TensorMeta, ...],
-        *,
-        captured: bool = False,
-        again: bool = True,
-        same_slot: bool = False,
-    ) -> int:
-        """The harness's own time in a block of this many calls, see :meth:`Side.null_ns`."""
-        return side.null_ns(calls, metas, _CALL_SECONDS, captured=captured, again=again, same_slot=same_slot)
-
     def close(self) -> None:
         """Ends the reference process and the compiling processes."""
         self.ahead.close()
@@ -501,10 +435,6 @@ class TaskSession:
         self.shapes = {}
         self.fleet.trim(collect=True)
         self.memory.give_back()
-
-
-def _words(dims: Dims) -> str:
-    return ", ".join(f"{name}={value}" for name, value in dims.items()) or "the task's one shape"
 
 
 def _names(value: Any, space: Space) -> list[str]:

@@ -24,7 +24,8 @@ from evaluator.referee.memory.poisoning import poison
 from evaluator.referee.memory.sizes import MemorySize, slot_bytes
 from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.shape_inputs import ShapeInputs
-from evaluator.referee.sides.side import NO_STATE, Drawn, Side
+from evaluator.referee.sides.side import NO_STATE, Side
+from evaluator.referee.sides.slots import Drawn
 from evaluator.roles import protocol
 from evaluator.roles.chain import Chain, when_of
 from evaluator.roles.exchange import INPUT_MEMORY
@@ -374,9 +375,8 @@ class DeviceSide(Side):
         self,
         calls: int,
         metas: tuple[TensorMeta, ...],
-        deadline_s: float,
         *,
-        captured: bool,
+        captured: bool = False,
         again: bool = True,
         same_slot: bool = False,
     ) -> int:
@@ -389,7 +389,7 @@ class DeviceSide(Side):
         counted = calls if captured else 1
         seen = self._nulls_ns.setdefault((counted, captured, same_slot), deque(maxlen=_NULLS))
         if again or not seen:
-            seen.append(super().null_ns(counted, metas, deadline_s, captured=captured, same_slot=same_slot))
+            seen.append(super().null_ns(counted, metas, captured=captured, same_slot=same_slot))
         # It is constant, and its noise should not enter the figure.
         ends_ns = int(statistics.median(seen))
         if captured:
@@ -490,7 +490,7 @@ class DeviceSide(Side):
         return self._keeper.digest(outputs, state, when_of(claimed)) == claimed
 
     def broken_links(self, block: Block) -> int:
-        """See :func:`evaluator.referee.sides.chain_links.broken_links`. Checks all of them."""
+        """See :meth:`Side.broken_links`. One kernel checks all of them."""
         lengths_bytes = [meta.span_bytes for meta in block.report.metas]
         lengths = np.array(lengths_bytes, dtype=np.uint64)
         claimed = np.array(block.report.addresses, dtype=np.uint64)

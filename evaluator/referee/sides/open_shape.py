@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from evaluator.errors import RoleReported
 from evaluator.integrity.static import clean
+from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.shape_inputs import ShapeInputs
 from evaluator.referee.sides.side import Side
 from evaluator.roles.frames import TensorMeta
-from evaluator.shapes.space import Dims
+from evaluator.shapes.space import Dims, in_words
+from evaluator.verdict import Finding
 
 #: Limits on what a process may report about its compiler.
 _MOST, _MOST_REASONS, _MOST_LETTERS = 1 << 20, 3, 160
@@ -36,6 +40,30 @@ class Baseline:
     same_as: str = ""
     made: dict[str, Any] = field(default_factory=dict)
 
+    def run(
+        self,
+        side: Side,
+        calls: int,
+        *,
+        captured: bool = False,
+        same_slot: bool = False,
+        while_running: Callable[[], None] = lambda: None,
+    ) -> Block:
+        """Runs one timed block with fresh contents, see :meth:`Side.timed`. Adds memory if its process has too little."""
+        while True:
+            try:
+                return side.timed(
+                    calls,
+                    self.name,
+                    threads=self.threads,
+                    captured=captured,
+                    same_slot=same_slot,
+                    while_running=while_running,
+                )
+            except RoleReported as failure:
+                if captured or not side.grows_for(failure):
+                    raise
+
     def told(self, answer: dict[str, Any]) -> str:
         """Records what the process reports about its compiler, which only describes. Returns the code's digest."""
         try:
@@ -54,6 +82,39 @@ class Baseline:
 
 
 @dataclass
+class ShapeChecks:
+    """What checks found out about the reference at a shape; it holds for the next candidate too.
+
+    Attributes:
+        notes: what verdicts say about these checks.
+        cases: small contents with their expectations, which no candidate has seen before; empty if not kept.
+        cases_bytes: what these take.
+        usual: per output, the root mean square for the task's own inputs.
+        signs: inputs of both signs are valid.
+        by_rows: at a large shape, the reference treats rows independently; None if not tested.
+        in_training: its result changes in train mode; None if not tested.
+        spoiled: a content with NaN and Inf, and what these do not reach; empty if there is none, None if not made.
+        observation: what the reference runs; empty if that cannot be seen, None if not tried.
+    """
+
+    notes: list[Finding] = field(default_factory=list)
+    cases: list[Any] = field(default_factory=list)
+    cases_bytes: int = 0
+    usual: list[float] = field(default_factory=list)
+    signs: bool = True
+    by_rows: bool | None = None
+    in_training: bool | None = None
+    spoiled: tuple[Any, ...] | None = None
+    observation: tuple[Any, ...] | None = None
+
+    def note(self, rule: str, sentence: str) -> None:
+        """Adds a note, once."""
+        note = Finding(rule, "info", sentence)
+        if note not in self.notes:
+            self.notes.append(note)
+
+
+@dataclass
 class OpenShape:
     """A shape that is open in the reference process."""
 
@@ -65,7 +126,7 @@ class OpenShape:
     #: Outputs that the reference itself returns as views of its inputs.
     aliased: frozenset[int] = frozenset()
     baselines: list[Baseline] = field(default_factory=list)
-    checks: dict[str, Any] = field(default_factory=dict)
+    checks: ShapeChecks = field(default_factory=ShapeChecks)
     #: Whether the modes that take long to compile are among its baselines.
     thorough: bool = False
     #: Of the task: its precision tier, and whether it has an oracle of its own.
@@ -76,6 +137,11 @@ class OpenShape:
     remembered: bool = False
     #: The earlier referee's times were not confirmed and are not used again.
     distrusted: bool = False
+
+    @property
+    def where(self) -> str:
+        """The shape in words."""
+        return in_words(self.dims)
 
     @property
     def large(self) -> bool:

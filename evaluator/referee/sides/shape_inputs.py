@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from evaluator.content.pools import TensorInput
 from evaluator.oracle.numbers import is_inexact
 from evaluator.referee.memory.sizes import ShapeNeeds, slot_bytes
 from evaluator.roles.arena import carrier
-from evaluator.roles.frames import TensorMeta
+from evaluator.roles.frames import CallSpec, TensorMeta
 
 #: Inputs are small with at most this many elements, and at most this fraction of the weights.
 _WEIGHTS_A_VALUE = 16
@@ -43,24 +43,6 @@ class StateEntry:
 
 
 @dataclass(frozen=True)
-class CallPlan:
-    """What one call is, as in :class:`evaluator.roles.calls.CallSpec`: names and indices of everything beyond
-    forward.
-    """
-
-    training: bool = False
-    backward: bool = False
-    differentiable: tuple[int, ...] = ()
-    gradients: tuple[str, ...] = ()
-    buffers: tuple[str, ...] = ()
-
-    @property
-    def plain(self) -> bool:
-        """Whether a call is only the module's forward."""
-        return not self.backward and not self.buffers
-
-
-@dataclass(frozen=True)
 class ShapeInputs:
     """What both sides get at one shape.
 
@@ -79,7 +61,7 @@ class ShapeInputs:
     arguments: list[TensorInput | PlainInput]
     state: list[StateEntry]
     upstream: tuple[TensorInput, ...] = ()
-    call: CallPlan = field(default_factory=CallPlan)
+    call: CallSpec = field(default_factory=CallSpec)
     peak_bytes: int = 0
     outputs_bytes: int = 0
 
@@ -192,7 +174,7 @@ def bound(inputs: ShapeInputs, offsets: list[int], pool_offsets: list[int]) -> d
     leaves = len(inputs.given) if inputs.call.backward else 0
     return {
         "tensors": [
-            {"meta": meta_json(tensor.meta), "offset": offset, "leaf": position < leaves}
+            {"meta": asdict(tensor.meta), "offset": offset, "leaf": position < leaves}
             for position, (tensor, offset) in enumerate(zip(inputs.tensors, offsets, strict=True))
         ],
         "arguments": numbered(inputs),
@@ -209,8 +191,3 @@ def bound(inputs: ShapeInputs, offsets: list[int], pool_offsets: list[int]) -> d
             if tensor.rollable
         ],
     }
-
-
-def meta_json(meta: TensorMeta) -> dict[str, Any]:
-    """A tensor's description as JSON."""
-    return {"dtype": meta.dtype, "shape": list(meta.shape), "strides": list(meta.strides)}

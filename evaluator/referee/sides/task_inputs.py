@@ -14,10 +14,10 @@ from evaluator.errors import ProtocolViolation
 from evaluator.input_structure import parse
 from evaluator.oracle.numbers import from_float64, is_inexact
 from evaluator.referee.memory.lending import Lender
-from evaluator.referee.sides.shape_inputs import CallPlan, PlainInput, ShapeInputs, StateEntry
+from evaluator.referee.sides.shape_inputs import PlainInput, ShapeInputs, StateEntry
 from evaluator.roles import device_memory, frames, protocol
 from evaluator.roles.arena import carrier
-from evaluator.roles.frames import TensorMeta
+from evaluator.roles.frames import CallSpec, TensorMeta
 from evaluator.roles.process import RoleProcess
 from evaluator.roles.values import is_encoded
 
@@ -113,7 +113,7 @@ def read_inputs(
     if not all(is_encoded(value) for value in answer["init"]):
         raise ValueError("an init argument has no valid form")
     backwards = answer["upstream"] if backward else []
-    call = CallPlan(
+    call = CallSpec(
         training=training,
         backward=backward,
         differentiable=tuple(int(entry["output"]) for entry in backwards),

@@ -8,7 +8,7 @@ import numpy as np
 
 from evaluator.oracle.arrays import Array
 from evaluator.referee.lint.findings import LintFinding
-from evaluator.referee.lint.probe import Probe, Result
+from evaluator.referee.lint.probe import Probe
 
 #: If outputs of one shape differ by less than this share of their size, a tolerance of RL projects (1e-2) is too
 #: wide.
@@ -25,7 +25,7 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
             "draw the inputs at random, without a seed of the task's own",
         )
         return
-    if all(_passes(probe, np.zeros_like) for probe in probes):
+    if all(_zeros_pass(probe) for probe in probes):
         yield LintFinding(
             "zeros_pass",
             "error",
@@ -72,11 +72,10 @@ def _bits(values: Array) -> Array:
     return values.view(np.uint8)
 
 
-def _passes(probe: Probe, make: object) -> bool:
-    """Whether outputs made from the right ones by ``make`` are accepted for every content."""
-    assert callable(make)
+def _zeros_pass(probe: Probe) -> bool:
+    """Whether zeros are accepted for every content."""
     return all(
-        probe.accepts_all(case, Result([make(values) for values in result.values]))
+        probe.accepts_all(case, [np.zeros_like(values) for values in result])
         for case, result in zip(probe.cases, probe.results, strict=True)
     )
 
@@ -84,14 +83,14 @@ def _passes(probe: Probe, make: object) -> bool:
 def _constant_passes(probe: Probe) -> bool:
     return all(
         any(size > 1 for size in values.shape) and _one_constant(probe, output)
-        for output, values in enumerate(probe.results[0].values)
+        for output, values in enumerate(probe.results[0])
     )
 
 
 def _one_constant(probe: Probe, output: int) -> bool:
-    value = _usual(probe.results[0].values[output])
+    value = _usual(probe.results[0][output])
     return all(
-        probe.accepts(case.expected[output], np.full_like(result.values[output], value))
+        probe.accepts(case.expected[output], np.full_like(result[output], value))
         for case, result in zip(probe.cases, probe.results, strict=True)
     )
 
@@ -113,7 +112,7 @@ def _replay_passes(probe: Probe) -> bool:
 
 def _single_outputs(probes: Sequence[Probe]) -> Iterator[LintFinding]:
     """One of several results may be trivial while others are not. That marks the task."""
-    count = len(probes[0].results[0].values)
+    count = len(probes[0].results[0])
     for output in range(count):
         if count > 1 and all(probe.is_result(output) and _is_zero(probe, output) for probe in probes):
             yield LintFinding(
@@ -125,11 +124,8 @@ def _single_outputs(probes: Sequence[Probe]) -> Iterator[LintFinding]:
 
 
 def _is_zero(probe: Probe, output: int) -> bool:
-    return not all(
-        probe.accepts_all(case, Result([np.zeros_like(values) for values in result.values]))
-        for case, result in zip(probe.cases, probe.results, strict=True)
-    ) and all(
-        probe.accepts(case.expected[output], np.zeros_like(result.values[output]))
+    return not _zeros_pass(probe) and all(
+        probe.accepts(case.expected[output], np.zeros_like(result[output]))
         for case, result in zip(probe.cases, probe.results, strict=True)
     )
 
@@ -137,11 +133,11 @@ def _is_zero(probe: Probe, output: int) -> bool:
 def variation(probe: Probe) -> float:
     """How much floating outputs differ between contents, relative to their root mean square; 1 if there are none."""
     largest, found = 0.0, False
-    for output, first in enumerate(probe.results[0].values):
+    for output, first in enumerate(probe.results[0]):
         if first.dtype.kind not in "fc" or not first.size or not probe.is_result(output):
             return 1.0
         for result in probe.results[1:]:
-            other = result.values[output]
+            other = result[output]
             finite = np.isfinite(first) & np.isfinite(other)
             size = float(np.sqrt(np.mean(np.abs(np.where(finite, first, 0.0)) ** 2)))
             moved = float(np.sqrt(np.mean(np.abs(np.where(finite, other - first, 0.0)) ** 2)))

@@ -16,7 +16,7 @@ _SATURATED, _FEWEST = 0.99, 64
 
 def check_finite(probes: Sequence[Probe]) -> Iterator[LintFinding]:
     """Outputs without a single number."""
-    if all(values.size == 0 for probe in probes for result in probe.results for values in result.values):
+    if all(values.size == 0 for probe in probes for result in probe.results for values in result):
         yield LintFinding(
             "empty_output",
             "error",
@@ -89,7 +89,7 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
 
 def _results(probes: Sequence[Probe]) -> list[tuple[int, str, str]]:
     """The module's own results: index, name and severity if one is degenerate."""
-    count = len(probes[0].results[0].values)
+    count = len(probes[0].results[0])
     results = [output for output in range(count) if all(probe.is_result(output) for probe in probes)]
     if len(results) == 1:
         return [(results[0], "the output", "error")]
@@ -98,7 +98,7 @@ def _results(probes: Sequence[Probe]) -> list[tuple[int, str, str]]:
 
 
 def _all(probes: Sequence[Probe], output: int) -> list[Array]:
-    return [result.values[output] for probe in probes for result in probe.results]
+    return [result[output] for probe in probes for result in probe.results]
 
 
 def _never_finite(values: Array) -> bool:
@@ -119,7 +119,7 @@ def _constant_axes(probes: Sequence[Probe], output: int) -> list[int]:
 
 def _constant_along(probe: Probe, output: int, axis: int) -> bool:
     for case, result in zip(probe.cases, probe.results, strict=True):
-        values = result.values[output]
+        values = result[output]
         if values.size == 0 or values.shape[axis] < 2:
             return False
         first = np.broadcast_to(np.take(values, [0], axis=axis), values.shape)
@@ -136,4 +136,4 @@ def _saturated(values: Array) -> bool:
 
 
 def _shape(probe: Probe, output: int) -> str:
-    return f"shape {list(probe.results[0].values[output].shape)}"
+    return f"shape {list(probe.results[0][output].shape)}"

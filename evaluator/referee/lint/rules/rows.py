@@ -44,7 +44,7 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
 def _mixed(probe: Probe) -> bool:
     """Whether the first row of all inputs changes other rows of the result."""
     base = probe.contents(probe.cases[0])
-    first = probe.results[0].values[0]
+    first = probe.results[0][0]
     tensors = probe.inputs
     if not tensors or not tensors[0].meta.shape:
         return False
@@ -69,7 +69,7 @@ def _mixed(probe: Probe) -> bool:
             break
     result = probe.call(contents)
     return result is not None and not probe.accepts(
-        probe.cases[0].expected[0], np.concatenate([first[:1], result.values[0][1:]])
+        probe.cases[0].expected[0], np.concatenate([first[:1], result[0][1:]])
     )
 
 

@@ -67,7 +67,7 @@ def _is_updated(probe: Probe, name: str) -> bool:
     buffers = probe.shape.inputs.call.buffers
     if name not in buffers:
         return False
-    after = [result.values[buffers.index(name) - len(buffers)] for result in probe.results]
+    after = [result[buffers.index(name) - len(buffers)] for result in probe.results]
     return any((values != after[0].flat[0]).any() for values in after)
 
 

@@ -21,7 +21,7 @@ from evaluator.timing.exclusive import Hold
 _IDLE_SECONDS, _RETRY_SECONDS = 0.5, 5.0
 
 
-class GivingWay:
+class DeviceSharing:
     """Pauses one evaluation, as long as it holds the device's lock.
 
     Args:
@@ -49,11 +49,11 @@ class GivingWay:
         self._not_before = 0.0
 
     @property
-    def lets_in(self) -> bool:
+    def shares(self) -> bool:
         """Whether others may use the device between steps."""
         return self._hold is not None
 
-    def between(self) -> None:
+    def between_steps(self) -> None:
         """Called between two steps, when no answer is awaited."""
         if self._hold is None or not self._hold.wanted():
             return
@@ -63,7 +63,7 @@ class GivingWay:
                 self._candidate.process.stop_others()
             self._hold.give_way()
 
-    def during(self, waited_for: RoleProcess) -> float:
+    def while_waiting(self, waited_for: RoleProcess) -> float:
         """Called repeatedly while a process computes its answer.
 
         Returns for how many seconds others had the device.
