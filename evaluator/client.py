@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator import errors
+from evaluator.description import Description, LintReport
 from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError, RefereeLost
 from evaluator.folders import default_work_dir, verdicts_folder
@@ -167,24 +168,18 @@ class Referee:
         deadline_s: float = 120.0,
         traffic: Sequence[Mapping[str, Any]] | None = None,
         space: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """The task's shape space, inputs and splits.
+    ) -> Description:
+        """The task's shape space, inputs and splits, or why it is refused.
 
-        If the task is refused, ``ok`` is False and a verdict word says why.
-
-        If the file declares no ``DIMS``, ``inferred`` says which ones were found, and ``source`` is the file with
-        them added. Judge candidates against that file. ``space`` overrides inferred values, by dimension.
+        Judge candidates against its ``source``. ``space`` overrides inferred values, by dimension.
         """
         given = list(traffic) if traffic else None
         request = {"call": "describe", "task": _task(task), "deadline_s": deadline_s, "traffic": given}
         request["space"] = dict(space) if space else None
-        answer: dict[str, Any] = self._call(request)
-        return answer
+        return Description.from_json(self._call(request))
 
-    def lint(self, task: TaskSource, *, fresh: bool = False, deadline_s: float = 120.0) -> dict[str, Any]:
-        """Reports what makes the task worthless or doubtful; see :class:`evaluator.referee.lint.findings.Report`.
-
-        Lint runs once per task and its report is stored. ``inferred`` and ``source`` are as in :meth:`describe`.
+    def lint(self, task: TaskSource, *, fresh: bool = False, deadline_s: float = 120.0) -> LintReport:
+        """Reports what makes the task worthless or doubtful. Lint runs once per task and its report is stored.
 
         Args:
             task: the reference.
@@ -192,8 +187,7 @@ class Referee:
             deadline_s: seconds for opening the task and for all lint checks together.
         """
         request = {"call": "lint", "task": _task(task), "deadline_s": deadline_s, "fresh": fresh}
-        answer: dict[str, Any] = self._call(request)
-        return answer
+        return LintReport.from_json(self._call(request))
 
     def evaluate(
         self,

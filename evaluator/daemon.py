@@ -119,11 +119,11 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
     if call == "self_check":
         return core.self_check()
     if call == "describe":
-        return core.describe(
-            TaskSource(**request["task"]), request["deadline_s"], request["traffic"], request["space"]
-        )
+        task = TaskSource(**request["task"])
+        return core.describe(task, request["deadline_s"], request["traffic"], request["space"]).as_json()
     if call == "lint":
-        return core.lint(TaskSource(**request["task"]), request["deadline_s"], fresh=request["fresh"])
+        task = TaskSource(**request["task"])
+        return core.lint(task, request["deadline_s"], fresh=request["fresh"]).as_json()
     if call == "run_tool":
         result = asdict(
             core.run_tool(

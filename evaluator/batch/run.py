@@ -16,7 +16,7 @@ from pathlib import Path
 
 from evaluator.batch.manifest import BadLine, Entry
 from evaluator.batch.places import Place
-from evaluator.batch.results import Results, ResultsUnusable
+from evaluator.batch.results import Record, Results
 from evaluator.batch.schedule import Schedule
 from evaluator.client import Referee
 from evaluator.devices import Device, open_device
@@ -110,7 +110,6 @@ class Batch:
             EvaluatorError: the requested devices do not exist.
         """
         todo = self._plan()
-        schedule = Schedule(todo)
         seats = self._seats({entry.device for entry in todo}) if todo else []
         todo_after_store = [entry for entry in todo if not self._answer_from_store(entry, seats)]
         schedule = Schedule(todo_after_store)
@@ -145,10 +144,10 @@ class Batch:
         for line in self._lines:
             record = self._results.find(line.id, line.digest)
             if record is not None and not (
-                self._options.retry and isinstance(line, Entry) and record["verdict"]["verdict"] in UNJUDGED
+                self._options.retry and isinstance(line, Entry) and record.verdict.verdict in UNJUDGED
             ):
                 self.skipped += 1
-                self.counts[record["verdict"]["verdict"]] += 1
+                self.counts[record.verdict.verdict] += 1
             elif isinstance(line, BadLine):
                 self._record(line, _unreadable(line))
             elif line.digest in first and "held_out" not in line.splits:
@@ -314,7 +313,7 @@ class Batch:
             self._record(follower, replace(verdict, task=task, candidate=candidate), entry.id)
 
     def _record(self, line: Entry | BadLine, verdict: Verdict, same_as: str | None = None) -> None:
-        self._results.add(line.id, line.line, line.digest, verdict, same_as)
+        self._results.add(Record(line.id, line.line, line.digest, verdict, same_as))
         with self._guard:
             self.counts[verdict.verdict] += 1
 
@@ -371,6 +370,3 @@ def _unreadable(line: BadLine) -> Verdict:
         splits=(),
         environment={},
     )
-
-
-__all__ = ["UNJUDGED", "Batch", "Options", "ResultsUnusable"]

@@ -75,8 +75,3 @@ class Schedule:
         """Postpones an entry until nothing else is left."""
         with self._guard:
             self._waiting.append(deque([entry]))
-
-    def left(self) -> list[Entry]:
-        """The entries that were not started."""
-        with self._guard:
-            return [entry for group in (*self._waiting, *self._taken.values()) for entry in group]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from evaluator.description import LintReport
 from evaluator.errors import EvaluatorError
 from evaluator.shapes.inference.declaring import told
 from evaluator.sources import TaskSource
@@ -44,26 +45,28 @@ def lint(
         console.print(f"could not lint: {error}", markup=False)
         raise typer.Exit(2) from None
     if as_json:
-        typer.echo(json.dumps({name: value for name, value in report.items() if name != "source"}, indent=2))
+        typer.echo(
+            json.dumps(
+                {name: value for name, value in report.as_json().items() if name != "source"}, indent=2
+            )
+        )
     else:
         print_report(Console(), report)
-    raise typer.Exit({"": 0, "task_rejected": 1}.get(report["verdict"], 2))
+    raise typer.Exit({"": 0, "task_rejected": 1}.get(report.verdict, 2))
 
 
-def print_report(console: Console, report: dict[str, Any]) -> None:
+def print_report(console: Console, report: LintReport) -> None:
     """Prints a report as lines."""
-    state = "usable" if report["ok"] else report["verdict"]
-    console.print(f"[bold {'green' if report['ok'] else 'red'}]{state}[/]: ", end="")
-    count = len(report["findings"])
-    words = f"{report['task']['name']}, {count} finding{'s' * (count != 1)}, {report['elapsed_s']:.1f} s"
+    state = "usable" if report.ok else report.verdict
+    console.print(f"[bold {'green' if report.ok else 'red'}]{state}[/]: ", end="")
+    count = len(report.findings)
+    words = f"{report.task['name']}, {count} finding{'s' * (count != 1)}, {report.elapsed_s:.1f} s"
     console.print(words, markup=False, highlight=False)
-    for finding in report["findings"]:
-        console.print(
-            f"  [{_COLORS[finding['severity']]}]{finding['severity']}[/] {finding['rule']}: ", end=""
-        )
-        console.print(f"{finding['sentence']}.", markup=False, highlight=False)
-        console.print(f"    To fix it: {finding['mending']}.", markup=False, highlight=False)
-    for remark in dict.fromkeys(remark for fact in report["facts"] for remark in fact.get("inputs", ())):
+    for finding in report.findings:
+        console.print(f"  [{_COLORS[finding.severity]}]{finding.severity}[/] {finding.rule}: ", end="")
+        console.print(f"{finding.sentence}.", markup=False, highlight=False)
+        console.print(f"    To fix it: {finding.mending}.", markup=False, highlight=False)
+    for remark in dict.fromkeys(remark for fact in report.facts for remark in fact.get("inputs", ())):
         console.print(f"  {remark}.", markup=False, highlight=False)
-    for line in told(report["inferred"]) if report["inferred"] else ():
+    for line in told(report.inferred) if report.inferred else ():
         console.print(f"  {line}", markup=False, highlight=False)

@@ -73,7 +73,7 @@ def test_a_description_begins_with_the_quick_modes_at_visible_shapes_and_all_at_
     core: RefereeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Asked(monkeypatch)
-    shapes = core.describe(ROWS)["shapes"]
+    shapes = core.describe(ROWS).shapes
     assert [one.dims for one in asked.background] == [*shapes["visible"], *shapes["validation"]]
     visible = len(shapes["visible"])
     slow = [any("max_autotune" in name for name in one.baselines) for one in asked.background]
