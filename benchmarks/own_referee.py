@@ -10,7 +10,7 @@ from typing import Any
 from evaluator.client import ProgressCallback
 from evaluator.errors import EvaluatorError
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
+from evaluator.request import Request
 from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import keep_to

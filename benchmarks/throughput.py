@@ -37,7 +37,7 @@ from benchmarks import mixed, row_kernels
 from benchmarks.shared import ROOT, environment, library_candidate, quiet
 from evaluator.devices import open_device
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
+from evaluator.request import Request
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import as_json
 from evaluator.verdict_store import VerdictStore

@@ -19,6 +19,7 @@ from evaluator.description import Description, LintReport
 from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError, RefereeLost
 from evaluator.folders import default_work_dir, verdicts_folder
+from evaluator.request import Request
 from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict, from_json
@@ -174,7 +175,7 @@ class Referee:
         Judge candidates against its ``source``. ``space`` overrides inferred values, by dimension.
         """
         given = list(traffic) if traffic else None
-        request = {"call": "describe", "task": _task(task), "deadline_s": deadline_s, "traffic": given}
+        request = {"call": "describe", "task": asdict(task), "deadline_s": deadline_s, "traffic": given}
         request["space"] = dict(space) if space else None
         return Description.from_json(self._call(request))
 
@@ -186,7 +187,7 @@ class Referee:
             fresh: run lint again even if a report is stored.
             deadline_s: seconds for opening the task and for all lint checks together.
         """
-        request = {"call": "lint", "task": _task(task), "deadline_s": deadline_s, "fresh": fresh}
+        request = {"call": "lint", "task": asdict(task), "deadline_s": deadline_s, "fresh": fresh}
         return LintReport.from_json(self._call(request))
 
     def evaluate(
@@ -227,35 +228,28 @@ class Referee:
         Raises:
             RefereeLost: the referee died or was killed during the call.
         """
+        request = Request(
+            task,
+            candidate,
+            effort,
+            tuple(splits),
+            shapes,
+            deadline_s or 900.0,
+            list(traffic) if traffic else None,
+            submitted,
+            space,
+            energy,
+        )
         if reuse and not energy:
-            kept = VerdictStore(self._verdicts_dir).answer(
-                task,
-                candidate,
-                open_device(self.device, self._visible_gpu),
-                effort=effort,
-                splits=splits,
-                shapes=shapes,
-                minimum_tier=self._minimum_tier,
-                traffic=traffic,
-                space=space,
-                submitted=submitted,
-            )
+            device = open_device(self.device, self._visible_gpu)
+            kept = VerdictStore(self._verdicts_dir).answer(request, device, self._minimum_tier)
             if kept is not None:
                 return kept
-        request = {
-            "call": "evaluate",
-            "task": _task(task),
-            "candidate": _candidate(candidate),
-            "effort": effort,
-            "splits": list(splits),
-            "shapes": dict(shapes) if shapes else None,
-            "deadline_s": deadline_s or 900.0,
-            "traffic": list(traffic) if traffic else None,
-            "submitted": submitted,
-            "space": dict(space) if space else None,
-            "energy": energy,
-        }
-        return from_json(self._call(request, on_progress))
+        return self.judge(request, on_progress)
+
+    def judge(self, request: Request, on_progress: ProgressCallback | None = None) -> Verdict:
+        """See :meth:`evaluate`; stored verdicts are not reused."""
+        return from_json(self._call({"call": "evaluate", "request": request.as_json()}, on_progress))
 
     def run_tool(
         self,
@@ -296,8 +290,8 @@ class Referee:
         self._call(
             {
                 "call": "build",
-                "task": _task(task),
-                "candidate": _candidate(candidate),
+                "task": asdict(task),
+                "candidate": asdict(candidate),
                 "deadline_s": deadline_s,
             }
         )
@@ -327,14 +321,6 @@ class Referee:
     def close(self) -> None:
         """Shuts the referee down cleanly."""
         self._stop()
-
-
-def _task(task: TaskSource) -> dict[str, str]:
-    return {"name": task.name, "source": task.source}
-
-
-def _candidate(candidate: CandidateSource) -> dict[str, Any]:
-    return asdict(candidate)
 
 
 __all__ = ["Referee", "RefereeLost", "ToolResult"]

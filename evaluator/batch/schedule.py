@@ -25,7 +25,7 @@ class Schedule:
         self._guard = threading.Lock()
         groups: dict[tuple[str, str], deque[Entry]] = {}
         for entry in entries:
-            groups.setdefault((entry.device, entry.task.sha256), deque()).append(entry)
+            groups.setdefault((entry.device, entry.request.task.sha256), deque()).append(entry)
         self._waiting = list(groups.values())
         self._taken: dict[str, deque[Entry]] = {}
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from evaluator.commands.options import MinimumTier, TaskFile, WorkDir, errors, text_of
 from evaluator.description import LintReport
 from evaluator.errors import EvaluatorError
 from evaluator.shapes.inference.declaring import told
@@ -18,31 +18,22 @@ _COLORS = {"error": "red", "warning": "yellow"}
 
 
 def lint(
-    task: Annotated[
-        Path, typer.Argument(help="Task file: Model, get_inputs, get_init_inputs, perhaps DIMS.")
-    ],
+    task: TaskFile,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON on standard output.")] = False,
-    minimum_tier: Annotated[
-        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
-    ] = "landlock",
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and stored reports.")] = None,
+    minimum_tier: MinimumTier = "landlock",
+    work_dir: WorkDir = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Lint again even if a report is stored.")] = False,
 ) -> None:
     """Check whether a task measures anything. Exit status: 0 usable, 1 refused, 2 could not check."""
     from evaluator.client import Referee
 
-    console = Console(stderr=True)
-    try:
-        source = TaskSource(task.stem, task.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        console.print(f"cannot read {task}: {error}", markup=False)
-        raise typer.Exit(2) from None
+    source = TaskSource(task.stem, text_of(task))
     try:
         with Referee(device, minimum_tier=minimum_tier, work_dir=work_dir) as referee:
             report = referee.lint(source, fresh=fresh)
     except EvaluatorError as error:
-        console.print(f"could not lint: {error}", markup=False)
+        errors.print(f"could not lint: {error}", markup=False)
         raise typer.Exit(2) from None
     if as_json:
         typer.echo(

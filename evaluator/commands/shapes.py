@@ -10,13 +10,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from evaluator.commands.options import MinimumTier, WorkDir, errors, text_of
 from evaluator.description import Description
 from evaluator.errors import EvaluatorError
 from evaluator.shapes.inference.result import DEADLINE_S, Inferred, infer
 from evaluator.shapes.space import ChoiceDim
 from evaluator.sources import TaskSource
-
-_errors = Console(stderr=True)
 
 
 def shapes(
@@ -31,10 +30,8 @@ def shapes(
             help="Also the shapes that would be judged on a CPU, in the file's own DIMS if it has them."
         ),
     ] = False,
-    minimum_tier: Annotated[
-        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
-    ] = "landlock",
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches.")] = None,
+    minimum_tier: MinimumTier = "landlock",
+    work_dir: WorkDir = None,
 ) -> None:
     """Infer which sizes of a task can vary; a DIMS in the file is ignored.
 
@@ -42,17 +39,13 @@ def shapes(
     """
     from evaluator.client import Referee
 
-    try:
-        text = task.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        _errors.print(f"cannot read {task}: {error}", markup=False)
-        raise typer.Exit(2) from None
+    text = text_of(task)
     try:
         with Referee("cpu", minimum_tier=minimum_tier, work_dir=work_dir) as referee:
             inferred = infer(referee, text, deadline_s)
             described = referee.describe(TaskSource(task.stem, text)) if drawn else None
     except EvaluatorError as error:
-        _errors.print(f"could not infer: {error}", markup=False)
+        errors.print(f"could not infer: {error}", markup=False)
         raise typer.Exit(2) from None
     if as_json:
         judged = {"shapes": described.shapes, "strata": described.strata} if described else {}

@@ -120,29 +120,6 @@ def parse(plain: Any, compiling: Any) -> Measured:
         raise ValueError(f"not the form of a profile: {type(error).__name__}") from None
 
 
-@dataclass(frozen=True)
-class Counted:
-    """A call at one size: the bytes of what it takes and gives (inputs, weights, outputs), and its operations."""
-
-    call_bytes: int
-    operations: tuple[Row, ...]
-
-
-def parse_counts(plain: Any) -> tuple[Counted, ...]:
-    """Checks the answer of a disposable process that counted and timed nothing.
-
-    Raises:
-        ValueError: it has another form.
-    """
-    try:
-        return tuple(
-            Counted(_count(one["call_bytes"]), tuple(_row(row) for row in one["operations"][:_MOST_ROWS]))
-            for one in plain["shapes"][:_MOST_ROWS]
-        )
-    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-        raise ValueError(f"not the form of counts: {type(error).__name__}") from None
-
-
 def _row(row: Any) -> Row:
     return Row(
         name=clean(row["name"], _MOST_NAME),

@@ -27,15 +27,13 @@ from evaluator.roles import (
     dispatch,
     interpreted,
     rehearsal,
-    renewal,
     shared_headers,
     torch_cpp,
     variants,
 )
-from evaluator.roles.compile_anew import past_what_is_kept
 from evaluator.roles.drawing import Drawn, draw, measured, on_device
 from evaluator.roles.exchange import span_elements
-from evaluator.roles.open_shape import Shape, leaf, meta_json, meta_of, read_meta, typed
+from evaluator.roles.open_shape import Shape, leaf, meta_json, meta_of, read_meta, renew, typed
 from evaluator.roles.protocol import RENEWED, ContractError
 from evaluator.roles.turns import Turns
 from evaluator.roles.values import decode_value, encode_value
@@ -111,7 +109,7 @@ class ModuleHost(Turns):
 
     def variant(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """See `Turns.variant`. The headers may have been built after this process was started."""
-        with past_what_is_kept() if request["anew"] else nullcontext():
+        with variants.past_what_is_kept() if request["anew"] else nullcontext():
             if self.device.type == "cpu":
                 shared_headers.use(self._headers)
             return super().variant(request, descriptors)
@@ -476,7 +474,7 @@ class ModuleHost(Turns):
             if getattr(self._class_of(self.module, _CANDIDATE), "from_reference", None) is not None:
                 return b""
         how = {name: request[name] for name in ("names", "seed", "quietly", "one_row")}
-        renewal.renew(self.shapes[request["shape"]], **how)
+        renew(self.shapes[request["shape"]], **how)
         return RENEWED
 
     def kernels(self, request: dict[str, Any], descriptors: list[int]) -> bytes:

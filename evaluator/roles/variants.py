@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +29,8 @@ _graphs_before: list[int] = []
 #: kernels.
 made: dict[str, dict[str, Any]] = {}
 _MOST_REASONS = 3
+#: The variables that tell Inductor and Triton where their caches are.
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 def raise_recompile_limit() -> None:
@@ -275,3 +280,35 @@ def _capture(call: calls.Forward, arguments: list[Any]) -> Any:
         return _map_tensors(result, torch.clone)
 
     return replay
+
+
+@contextmanager
+def past_what_is_kept() -> Iterator[None]:
+    """Hides the disk caches, so that compilers start over. The new files replace the old ones, unless an error is raised.
+
+    A damaged file there would cost a baseline, and every candidate would look better. Inductor replaces a truncated
+    library, but not a truncated Python file, nor a library of zeros. It is unknown which file is damaged, and file names depend on their folder, so all are replaced together.
+    """
+    from torch._inductor.utils import clear_caches
+
+    clear_caches()
+    kept = [os.environ[name] for name in _CACHES]
+    aside = tempfile.mkdtemp(prefix="aside-", dir=os.environ["KERNELWRIGHT_WORK"])
+    try:
+        _move(kept, aside)
+        yield
+    except BaseException:
+        for folder in kept:
+            shutil.rmtree(folder, ignore_errors=True)
+        _move([os.path.join(aside, os.path.basename(folder)) for folder in kept], os.path.dirname(kept[0]))
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        clear_caches()
+
+
+def _move(folders: list[str], into: str) -> None:
+    """Moves the folders that exist. Another process that compiles for this task may create one at any time."""
+    for folder in folders:
+        with suppress(OSError):
+            os.rename(folder, os.path.join(into, os.path.basename(folder)))

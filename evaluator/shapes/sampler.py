@@ -32,7 +32,6 @@ from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space, Value, de
 from evaluator.shapes.strata import draw_strata
 
 SPLITS = ("visible", "validation", "held_out", "adversarial")
-TIMED = ("own", "near", "small")
 #: Timed shapes per split besides ``own``. Few, because each costs a compilation of every baseline for exactly this
 #: shape.
 NEAR = {"visible": 2, "validation": 3, "held_out": 4}

@@ -339,17 +339,6 @@ def _crossed(space: Space, chosen: list[Drawn], generator: random.Random) -> lis
     return [dims for dims in crossed if dims not in seen]
 
 
-def draw_every(space: Space, seed: str, limits: Limits) -> tuple[list[Drawn], list[str]]:
-    """One shape of each stratum that applies, and the names of those for which no shape stays within the caps."""
-    generator = random.Random(f"every:{seed}")
-    axis = _axis(space, generator)
-    proposals = {name: _propose(space, name, generator, limits, n, axis) for n, name in enumerate(STRATA)}
-    applicable = {name: shapes for name, shapes in proposals.items() if shapes}
-    found = dict(zip(applicable, _first_that_fits(list(applicable.values()), limits), strict=True))
-    fitting = [Drawn(dims, name) for name, dims in found.items() if dims is not None]
-    return fitting, [name for name, dims in found.items() if dims is None]
-
-
 def _axis(space: Space, generator: random.Random) -> str:
     spans = {
         name: octaves(dim)[1] - octaves(dim)[0] for name, dim in space.items() if isinstance(dim, IntegerDim)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.session.compile_ahead import CompileAhead, Work
 from evaluator.referee.sides.open_shape import freeze_dims
+from evaluator.request import Request
 from tests.evaluator.judging import replaced, task
 
 pytestmark = pytest.mark.timeout(300)

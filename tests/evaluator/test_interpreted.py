@@ -8,8 +8,8 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.session import candidate as candidate_module
+from evaluator.request import Request
 from evaluator.roles.interpreted import imports_triton
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog

@@ -45,8 +45,8 @@ def test_a_known_defect_is_caught_in_words(name: str, referee: Referee) -> None:
         if (finding.rule, finding.severity) == (defect.rule, defect.severity)
     ]
     assert found, report
-    assert defect.words in found[0]["sentence"]
-    assert found[0]["mending"]
+    assert defect.words in found[0].sentence
+    assert found[0].mending
     assert all("\n" not in finding.sentence for finding in report.findings)
     assert report.verdict == ("task_rejected" if defect.severity == "error" else "")
     if defect.severity == "warning":
@@ -194,7 +194,7 @@ def test_the_command_says_what_to_mend(tmp_path: Path) -> None:
     path.write_text("class Model(:\n", encoding="utf-8")
     told = CliRunner().invoke(app, ["lint", str(path), "--work-dir", str(tmp_path / "work"), "--json"])
     assert told.exit_code == 1
-    report = json.loads(told.stdout)
+    report = LintReport.from_json(json.loads(told.stdout))
     assert report.findings[0].rule == "syntax_error"
     console = Console(width=200, record=True, file=io.StringIO())
     print_report(console, report)

@@ -135,8 +135,8 @@ def test_the_tasks_own_table_and_one_of_the_request(referee: Referee) -> None:
     assert {"rows": 33} not in given.shapes["visible"][:1]
     assert given.traffic == ({"dims": {"rows": 7}, "weight": 2.0},)
     refused = referee.describe(ROWS, traffic=[{"dims": {"rows": 65}, "weight": 2}])
-    assert (refused["ok"], refused["verdict"]) == (False, "task_rejected")
-    assert "rows=65" in refused["reason"]
+    assert (refused.ok, refused.verdict) == (False, "task_rejected")
+    assert "rows=65" in refused.reason
 
 
 @pytest.mark.slow

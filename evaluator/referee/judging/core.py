@@ -17,7 +17,7 @@ import torch
 from evaluator.description import Description, LintFinding, LintReport
 from evaluator.devices import open_device
 from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
-from evaluator.referee.judging.evaluation import Evaluation, Request
+from evaluator.referee.judging.evaluation import Evaluation
 from evaluator.referee.lint.refusals import finding_of
 from evaluator.referee.lint.report_store import ReportStore
 from evaluator.referee.lint.rules.answers import HARDLY
@@ -27,12 +27,13 @@ from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.description import describe
 from evaluator.referee.session.task_memory import MoreMemoryNeeded
 from evaluator.referee.session.task_session import Progress, TaskSession
+from evaluator.request import Request
 from evaluator.roles.tool_run import ToolResult, run_tool
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.submission import Submission, Submissions, livelier
 from evaluator.timing.memory_parts import PARTS
 from evaluator.verdict import Verdict, without_measurement
-from evaluator.verdict_store import Question, VerdictStore, given_shapes
+from evaluator.verdict_store import Question, VerdictStore
 
 _MAX_SESSIONS = 2
 #: With more referees than this on a device, each keeps only one task open, to leave memory for tasks being
@@ -264,17 +265,8 @@ class RefereeCore:
             self._judge_submitted(request, progress) if request.submitted else self._judge(request, progress)
         )
         if self._verdicts is not None:
-            question = Question.of(
-                request.task.sha256,
-                request.candidate.sha256,
-                request.effort,
-                request.splits,
-                given_shapes(
-                    request.task, request.shapes, request.traffic, request.space, submitted=request.submitted
-                ),
-            )
             try:
-                self._verdicts.keep(question, verdict)
+                self._verdicts.keep(Question.of(request), verdict)
             except OSError as error:
                 # A full disk must not cost this submission its verdict. It only costs the next one some time.
                 _log.warning("could not store a verdict: %s", error)

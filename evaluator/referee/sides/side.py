@@ -24,7 +24,7 @@ from evaluator.roles import frames, protocol
 from evaluator.roles.arena import NAME, Arena, Layouter, carrier
 from evaluator.roles.chain import Chain, Refresh, follows
 from evaluator.roles.frames import BlockReport, TensorMeta
-from evaluator.roles.page_map import inside
+from evaluator.roles.kernel_view import inside
 from evaluator.roles.process import RoleProcess
 
 _ALL_SLOTS_BYTES = 96 << 20

@@ -116,7 +116,9 @@ def test_odd_texts_have_no_operators(source: str) -> None:
     ],
 )
 def test_axes_of_a_text(expression: str, operators: dict[str, int], reductions: set[str]) -> None:
-    features = features_of(f"class Model:\n    def forward(self, x):\n        return {expression}\n", Description())
+    features = features_of(
+        f"class Model:\n    def forward(self, x):\n        return {expression}\n", Description()
+    )
     assert (features.written, set(features.reductions)) == (operators, reductions)
 
 
