@@ -24,8 +24,8 @@ from agent.spec import Budget, JobSpec, ModelChoice
 from agent.store import PLAN_STEPS, JobStore
 from agent.strategy.finishing import Finisher
 from agent.strategy.graph_variants import graph_variant
-from evaluator.client import ToolResult
 from evaluator.description import Description
+from evaluator.roles.tool_run import ToolResult
 from evaluator.verdict import Verdict
 
 

@@ -321,6 +321,3 @@ class Referee:
     def close(self) -> None:
         """Shuts the referee down cleanly."""
         self._stop()
-
-
-__all__ = ["Referee", "RefereeLost", "ToolResult"]

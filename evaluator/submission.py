@@ -17,8 +17,9 @@ from typing import Any
 from evaluator.environment import harness_digest
 from evaluator.errors import RoleFailure
 from evaluator.keeping import keep_json
+from evaluator.roles.tool_run import RunsTools
 from evaluator.shapes.inference.declaring import declared, overridden
-from evaluator.shapes.inference.result import DEADLINE_S, TOO_LATE, Inferred, RunsTools, infer
+from evaluator.shapes.inference.result import DEADLINE_S, TOO_LATE, Inferred, infer
 from evaluator.sources import TaskSource
 
 # Not parsed, which would need a separate process. A file that hides its DIMS from this check gets the inferred

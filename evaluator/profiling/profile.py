@@ -11,10 +11,11 @@ from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError
 from evaluator.integrity.static import clean
 from evaluator.profiling.bottleneck import Diagnosis
-from evaluator.profiling.counters import RunsTools, count, find_ncu
+from evaluator.profiling.counters import count, find_ncu
 from evaluator.profiling.diagnosis import diagnose
 from evaluator.profiling.measured import parse
 from evaluator.profiling.program import PROGRAM
+from evaluator.roles.tool_run import RunsTools
 from evaluator.timing.exclusive import DeviceLock
 
 DEADLINE_S = 60.0

@@ -148,6 +148,18 @@ def tensors_in(arguments: Any) -> list[torch.Tensor]:
     return found
 
 
+def map_tensors(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+    """A result with a function of each of its tensors in their places."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, (list, tuple)):
+        items = [map_tensors(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        return {key: map_tensors(item, function) for key, item in value.items()}
+    return value
+
+
 def only_rows(arguments: list[Any], first: int, end: int, tensors: list[int]) -> list[Any]:
     """The arguments with some rows of the tensors at these indices (in the order of :func:`tensors_in`)."""
     counter = iter(range(len(tensors_in(arguments))))

@@ -17,7 +17,7 @@ import torch
 from evaluator.baselines import MODES
 from evaluator.precision import TIERS
 from evaluator.roles import calls
-from evaluator.roles.blocks import tensors_in
+from evaluator.roles.blocks import map_tensors, tensors_in
 from evaluator.roles.graph_breaks import rows_of
 from evaluator.roles.protocol import NOTHING_COMPILED
 
@@ -198,7 +198,7 @@ def _under_autocast(shape: Any, device: torch.device, dtype: torch.dtype) -> cal
     arguments = shape.slots[0].arguments
     with torch.no_grad():
         plain = model(*arguments[: len(arguments) - len(shape.spec.differentiable)])
-    dtypes = _map_tensors(plain, lambda tensor: tensor.dtype)
+    dtypes = map_tensors(plain, lambda tensor: tensor.dtype)
 
     def forward(*given: Any) -> Any:
         with torch.autocast(device.type, dtype=dtype):
@@ -243,23 +243,12 @@ class _Cloned:
 
     def __call__(self, *arguments: Any) -> Any:
         torch.compiler.cudagraph_mark_step_begin()
-        return _map_tensors(self.forward(*arguments), torch.clone)
-
-
-def _map_tensors(value: Any, function: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, (list, tuple)):
-        items = [_map_tensors(item, function) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, dict):
-        return {key: _map_tensors(item, function) for key, item in value.items()}
-    return value
+        return map_tensors(self.forward(*arguments), torch.clone)
 
 
 def _capture(call: calls.Forward, arguments: list[Any]) -> Any:
     """A graph of one call on copies of its arguments, including the backward if the call has one."""
-    static = _map_tensors(
+    static = map_tensors(
         arguments, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad)
     )
     targets = tensors_in(static)
@@ -277,7 +266,7 @@ def _capture(call: calls.Forward, arguments: list[Any]) -> Any:
         for target, source in zip(targets, tensors_in(given), strict=True):
             target.copy_(source)
         graph.replay()
-        return _map_tensors(result, torch.clone)
+        return map_tensors(result, torch.clone)
 
     return replay
 

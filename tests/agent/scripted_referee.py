@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluator.client import ToolResult
 from evaluator.description import Description
+from evaluator.roles.tool_run import ToolResult
 from evaluator.verdict import Verdict, from_json
 
 DIMS = {

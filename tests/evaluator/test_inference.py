@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from evaluator.breaking_off import TooSlow, broken_off
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.shapes.inference import knobs
-from evaluator.shapes.inference.probing import TooSlow, broken_off
 from evaluator.shapes.inference.result import Inferred, infer, validated
 from evaluator.shapes.space import ChoiceDim, IntegerDim
 from kernelbench_tasks import catalog

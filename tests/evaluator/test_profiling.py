@@ -17,7 +17,7 @@ from evaluator.devices import open_device
 from evaluator.profiling import ceilings
 from evaluator.profiling.cpu_ceilings import best_s
 from evaluator.profiling.diagnosis import diagnose, fixed_share
-from evaluator.profiling.measured import Measured, OtherSize, Row, parse
+from evaluator.profiling.measured import Measured, Operation, OtherSize, parse
 from evaluator.profiling.profile import ProfileFailed, profile_task
 from evaluator.profiling.sizes import Tried
 from evaluator.referee.judging.core import RefereeCore
@@ -105,11 +105,11 @@ def measured(**changes: Any) -> Measured:
         "operation_count": 1, "operations": [], "waits": [], "transfers": [], "kernels": [["kernel", 9.9e-4, 1]],
     }  # fmt: skip
     base = parse(plain, {"graphs": 1, "breaks": [], "problem": ""})
-    big = Row("aten::add", 3, "", "", 1, 1e-3, 1 << 32, 0, 1 << 29, False)
+    big = Operation("aten::add", 3, "", "", 1, 1e-3, 1 << 32, 0, 1 << 29, False)
     return replace(base, **{"operations": (big,), "replay_s": 9.9e-4, **changes})
 
 
-PRODUCT = Row("aten::mm", 3, "", "float32", 1, 1e-3, 3 << 24, 4 * 10**10, 1 << 22, False)
+PRODUCT = Operation("aten::mm", 3, "", "float32", 1, 1e-3, 3 << 24, 4 * 10**10, 1 << 22, False)
 
 
 @pytest.mark.parametrize(

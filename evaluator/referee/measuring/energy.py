@@ -129,7 +129,6 @@ def _at_shape(
             counter,
             _step(session, rival, nothing, calls, captured=captured),
             idle,
-            windows=1,
             seconds=seconds,
             lead_s=lead_s,
         )

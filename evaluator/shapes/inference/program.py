@@ -35,8 +35,9 @@ def infer(text: str, deadline: float) -> dict[str, Any]:
     """The space of a task file as plain values; executes the file."""
     import torch
 
+    from evaluator.breaking_off import TooSlow, broken_off
     from evaluator.shapes.inference import exporting
-    from evaluator.shapes.inference.probing import Probe, TimeOver, TooSlow, broken_off
+    from evaluator.shapes.inference.probing import Probe, TimeOver
     from evaluator.shapes.inference.search import Search, Unusable
 
     # Fake tensors log a traceback for each size that an operator refuses. Here refusals are expected.

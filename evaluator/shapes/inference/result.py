@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from evaluator.errors import RoleFailure
 from evaluator.integrity.static import clean
-from evaluator.roles.tool_run import ToolResult
+from evaluator.roles.tool_run import RunsTools
 from evaluator.shapes.inference.program import PROGRAM
 from evaluator.shapes.space import Space, as_fields, parse_space
 
@@ -21,14 +21,6 @@ TOO_LATE = "the task did not answer in time while its sizes were tried"
 _MOST_AXES = 12
 _MOST_SENTENCES = 60
 _MOST_SOURCE = 1 << 20
-
-
-class RunsTools(Protocol):
-    """Runs a trusted program beside untrusted files: :class:`evaluator.client.Referee`."""
-
-    def run_tool(self, program: str, files: dict[str, str], *, deadline_s: float) -> ToolResult:
-        """See :meth:`evaluator.client.Referee.run_tool`."""
-        ...
 
 
 @dataclass(frozen=True)
