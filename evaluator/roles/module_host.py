@@ -8,7 +8,6 @@ import inspect
 import json
 import mmap
 import os
-import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from types import ModuleType
@@ -39,8 +38,6 @@ from evaluator.roles.turns import Turns
 from evaluator.roles.values import decode_value, encode_value
 
 _REFERENCE, _CANDIDATE = "Model", "ModelNew"
-#: Limits for estimating the cost of calls: seconds, and how many operations of one call are followed.
-_COST_SECONDS, _MOST_OPERATIONS = 3.0, 1024
 
 
 class ModuleHost(Turns):
@@ -202,31 +199,11 @@ class ModuleHost(Turns):
         return json.dumps({"shapes": answers}).encode()
 
     def costs(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """What a call would take at each of some shapes, see :mod:`evaluator.roles.cost`; null where that is
-        unknown.
-        """
-        until = time.monotonic() + _COST_SECONDS
-        answers = [
-            self._cost(
-                {name: dims[name] for name in request["init_dims"]},
-                {name: dims[name] for name in request["input_dims"]},
-            )
-            if time.monotonic() < until
-            else None
-            for dims in request["shapes"]
-        ]
-        return json.dumps({"shapes": answers}).encode()
-
-    def _cost(self, init: dict[str, Any], given: dict[str, Any]) -> dict[str, int] | None:
+        """See :func:`evaluator.roles.cost.answer`."""
         from evaluator.roles import cost
 
-        module = self.module
-        assert module is not None
-        return cost.of_call(
-            lambda: self._class_of(module, _REFERENCE)(*module.get_init_inputs(**init)),
-            lambda: module.get_inputs(**given),
-            _MOST_OPERATIONS,
-        )
+        assert self.module is not None
+        return cost.answer(self._class_of(self.module, _REFERENCE), self.module, request)
 
     def _accepted(self, function: str, dims: dict[str, Any]) -> list[str]:
         parameters = inspect.signature(getattr(self.module, function)).parameters

@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from evaluator.shapes.drawing import Limits
 from evaluator.shapes.sampler import COUNTS
 from evaluator.shapes.space import Dims, IntegerDim, Space, check_shape
-from evaluator.shapes.strata import CROSSED, STRATA, draw_strata, is_prime
+from evaluator.shapes.strata import CROSSED, STRATA, Limits, draw_strata, is_prime
 from tests.evaluator.test_sampler import _CAP_BYTES, LIMITS, SEEDS, SPACE, SPACES, fit, sizes
 
 
