@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from typing import Any, TypeVar
 
 SCHEMA = "kernelwright.verdict/1"
 #: Increase this when a change makes new figures incomparable with old ones.
@@ -213,7 +210,7 @@ def by_size(by_stratum: Mapping[str, Any]) -> str:
     return ", ".join(found) if len(found) > 1 else ""
 
 
-def as_json(value: DataclassInstance) -> dict[str, Any]:
+def as_json(value: Any) -> dict[str, Any]:
     """A dataclass as plain dictionaries and lists, ready for ``json.dumps``."""
     plain: dict[str, Any] = _listed(asdict(value))
     return plain
