@@ -17,6 +17,7 @@ from agent.memory.features import FEATURES_STEP, Features, features_of
 from agent.memory.recall import recall, recalled
 from agent.prompts import fill
 from agent.store import JobStore
+from evaluator.description import Description
 
 _ARCHITECTURE_STEP = "background.architecture"
 
@@ -36,7 +37,7 @@ class Background:
         self,
         store: JobStore,
         task_source: str,
-        description: Mapping[str, Any],
+        description: Description,
         device: str,
         memory: Memory | None = None,
     ) -> None:
@@ -103,8 +104,8 @@ class Background:
 
     def _gpu_name(self) -> str:
         """GPU name reported by the referee; this process may not see the GPU."""
-        if self._description.get("device_name"):
-            return str(self._description["device_name"])
+        if self._description.device_name:
+            return self._description.device_name
         for candidate in self._store.candidates():
             verdict = self._store.verdict(candidate.sha256, "screen")
             if verdict is not None and verdict.environment.get("device_name"):

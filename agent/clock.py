@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent.judging import JobStopped
+from evaluator.description import Description
 from evaluator.errors import RefereeLost
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict
@@ -93,7 +94,7 @@ class TimedReferee:
         self._referee = referee
         self._clock = clock
 
-    def describe(self, task: TaskSource, **options: Any) -> dict[str, Any]:
+    def describe(self, task: TaskSource, **options: Any) -> Description:
         """See `Referee.describe`."""
         return self.run("describing the task", lambda: self._referee.describe(task, **options))
 

@@ -25,6 +25,7 @@ from agent.portfolio.ranking import RANKING_STEPS, last_ranking, ranking
 from agent.providers.account import account
 from agent.spec import JobSpec
 from agent.store import PLAN_STEPS, JobStore
+from evaluator.description import Description
 from evaluator.verdict import Summary, Verdict, by_size, ran_no_kernel
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def deliver(
     spec: JobSpec,
     store: JobStore,
     referee: Referee,
-    description: dict[str, Any],
+    description: Description,
     entries: Sequence[Entry],
     out_dir: Path,
 ) -> Delivery:
@@ -119,7 +120,7 @@ def _none_faster(entries: Sequence[Entry]) -> str:
 
 
 def _plan(
-    spec: JobSpec, referee: Referee, description: dict[str, Any], entries: Sequence[Entry], most: int
+    spec: JobSpec, referee: Referee, description: Description, entries: Sequence[Entry], most: int
 ) -> dict[str, Any] | None:
     """Choose and assemble; returns a JSON value so a resumed job delivers the same file."""
     try:
@@ -153,7 +154,7 @@ def _plan(
 
 
 def _assembled(
-    spec: JobSpec, referee: Referee, description: dict[str, Any], entries: Sequence[Entry], most: int
+    spec: JobSpec, referee: Referee, description: Description, entries: Sequence[Entry], most: int
 ) -> tuple[Portfolio | None, str]:
     """The portfolio and optimized.py; falls back to the best member alone if several do not fit into one module.
 
@@ -161,13 +162,13 @@ def _assembled(
         AssemblyError: if a dispatcher cannot distinguish the calls, or not even one member fits beside the reference.
     """
     call = read_call(spec.task.source)
-    places = input_places(call, internal_places(call, description.get("dims") or {}))
+    places = input_places(call, internal_places(call, description.dims))
     timed = {dims_key(row.dims): row.dims for entry in entries for row in timed_rows(entry.verdict)}
-    shapes = spec.shapes or description.get("shapes") or {}
+    shapes = spec.shapes or description.shapes
     known = [dims for split in ("visible", "validation") for dims in shapes.get(split) or []]
     domain = probe_domain(spec.task, description, [*known, *timed.values()], places, referee)
     dims = list(write_guards(domain, spec.device).dims)
-    processors = int(description.get("processors") or 0) if spec.device == "cuda" else 0
+    processors = description.processors if spec.device == "cuda" else 0
     failure: AssemblyError | None = None
     for limit in sorted({most, _ONE_MEMBER}, reverse=True):
         portfolio = build_portfolio(
@@ -210,7 +211,7 @@ def _finish(
     spec: JobSpec,
     store: JobStore,
     referee: Referee,
-    description: dict[str, Any],
+    description: Description,
     plan: dict[str, Any],
     delivered: Candidate,
     out_dir: Path,
@@ -259,7 +260,7 @@ def _members(store: JobStore, plan: Mapping[str, Any]) -> tuple[Candidate, ...]:
 def _bundle(
     spec: JobSpec,
     store: JobStore,
-    description: dict[str, Any],
+    description: Description,
     plan: Mapping[str, Any],
     delivered: Candidate,
     reason: str,

@@ -14,6 +14,7 @@ from agent.judging import raise_if_stopped, restart_referee
 from agent.spec import JobSpec
 from agent.store import JobStore
 from evaluator.client import Referee
+from evaluator.description import Description
 from evaluator.errors import EvaluatorError, RefereeLost
 from evaluator.verdict import Verdict
 
@@ -73,7 +74,7 @@ def share_of_roofline(profile: object, description: object, screen: Verdict | No
     if screen is None or not isinstance(profile, dict) or not isinstance(description, dict):
         return None
     least_s = profile.get("least_s")
-    dims = {name: dim.get("default") for name, dim in (description.get("dims") or {}).items()}
+    dims = {name: dim.get("default") for name, dim in Description.from_json(description).dims.items()}
     for row in screen.shapes:
         if row.timed and row.candidate_us and row.split == "visible" and row.dims == dims:
             return float(least_s) * 1e6 / row.candidate_us if least_s else None

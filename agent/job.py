@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from agent.background import Background
 from agent.budget import reason_to_stop
@@ -46,8 +46,10 @@ from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.store import JobStore
 from agent.strategy import starting
 from agent.strategy.graph_variants import graph_variant
+from evaluator.description import Description
 from evaluator.errors import RefereeLost
 from evaluator.shapes.inference.declaring import told
+from evaluator.shapes.space import as_fields
 from evaluator.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -129,9 +131,10 @@ class _Job:
         """Run all steps in order."""
         try:
             description = self._describe()
-            if not description.get("ok"):
-                word = str(description.get("verdict") or "task_rejected")
-                return JobOutcome("failed", word, str(description.get("reason") or "the task was rejected"))
+            if not description.ok:
+                return JobOutcome(
+                    "failed", description.verdict, description.reason or "the task was rejected"
+                )
             self.spec = replace(self.spec, task=task_of(self.spec, self.store), space=None)
             if self.store.step("optimized/1") is None:  # afterwards the choice is frozen
                 self._search(description)
@@ -157,10 +160,10 @@ class _Job:
     def _tell(self, stage: str, text: str) -> None:
         self.store.event("job.progress", {"stage": stage, "text": text})
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self) -> Description:
         known = self.store.step(DESCRIBE_STEP)
         if isinstance(known, dict):
-            return known
+            return Description.from_json(known)
         self._tell("describing", "describing the task: its inputs, its sizes, whether it can be judged")
         try:
             description = self._describe_task()
@@ -168,19 +171,17 @@ class _Job:
             raise_if_stopped(self.store)
             restart_referee(self.referee)
             description = self._describe_task()
-        self.store.finish_step(DESCRIBE_STEP, description)
-        inferred = description.get("inferred")
-        if isinstance(inferred, dict):
+        self.store.finish_step(DESCRIBE_STEP, description.as_json())
+        if inferred := description.inferred:
             words = "\n".join(told(inferred))
-            self.store.event(
-                "task.inferred", {"text": words, "ok": inferred["ok"], "space": inferred["space"]}
-            )
+            space = as_fields(inferred.space)
+            self.store.event("task.inferred", {"text": words, "ok": inferred.ok, "space": space})
         return description
 
-    def _describe_task(self) -> dict[str, Any]:
+    def _describe_task(self) -> Description:
         return self.referee.describe(self.spec.task, traffic=self.spec.traffic, space=self.spec.space)
 
-    def _search(self, description: dict[str, Any]) -> None:
+    def _search(self, description: Description) -> None:
         """Run everything before the choice; stops when the job's time is up."""
         try:
             self._collect(description)
@@ -196,7 +197,7 @@ class _Job:
         self.store.event("budget.spent", data)
         self.store.finish_step("budget", {"reason": data["reason"]})
 
-    def _collect(self, description: dict[str, Any]) -> None:
+    def _collect(self, description: Description) -> None:
         """Propose and judge until the proposers or the budget are exhausted."""
         turns = Schedule(
             self.store,
@@ -219,7 +220,7 @@ class _Job:
         finally:
             turns.close()
 
-    def _context(self, description: dict[str, Any], others_wait: Callable[[], bool]) -> ProposalContext:
+    def _context(self, description: Description, others_wait: Callable[[], bool]) -> ProposalContext:
         background = Background(self.store, self.spec.task.source, description, self.spec.device, self.memory)
         return ProposalContext(
             self.spec.task,
@@ -233,10 +234,10 @@ class _Job:
             others_wait=others_wait,
         )
 
-    def _time_further(self, description: dict[str, Any]) -> None:
+    def _time_further(self, description: Description) -> None:
         """Time the contenders at more validation shapes while that can change the choice and the budget allows it."""
         own = "validation" in (self.spec.shapes or {})  # explicit validation shapes are final; add none
-        further = [] if own else description.get("further") or []
+        further = () if own else description.further
         while self._may_go_on():
             asks = next_timings(self._entries(), further, self.spec.strategy.timings)
             if not asks:

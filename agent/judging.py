@@ -12,6 +12,7 @@ from agent.candidates import Candidate
 from agent.dispatch.domain import dims_key
 from agent.spec import JobSpec
 from agent.store import JobStore
+from evaluator.description import Description
 from evaluator.errors import EvaluatorError, RefereeLost, SandboxUnavailable
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import NO_ROOM, Verdict, as_json, from_json, without_measurement
@@ -338,8 +339,8 @@ def _evaluate(
 def task_of(spec: JobSpec, store: JobStore) -> TaskSource:
     """The reference task; uses the source from the describe step, which includes the inferred space."""
     description = store.step("describe")
-    found = description.get("source") if isinstance(description, dict) else None
-    return TaskSource(spec.task.name, found) if isinstance(found, str) else spec.task
+    source = Description.from_json(description).source if isinstance(description, dict) else ""
+    return TaskSource(spec.task.name, source) if source else spec.task
 
 
 def raise_if_stopped(store: JobStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from agent.candidates import Candidate
 from agent.store import JobStore
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agent.background import Background
     from agent.budget import Ledger
     from evaluator.client import Referee
+    from evaluator.description import Description
     from evaluator.sources import TaskSource
 
 
@@ -34,7 +35,7 @@ class ProposalContext:
     """
 
     task: TaskSource
-    description: dict[str, Any]
+    description: Description
     device: str
     referee: Referee
     store: JobStore

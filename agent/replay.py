@@ -24,7 +24,8 @@ from agent.spec import Budget, JobSpec, ModelChoice
 from agent.store import PLAN_STEPS, JobStore
 from agent.strategy.finishing import Finisher
 from agent.strategy.graph_variants import graph_variant
-from evaluator.client import ToolResult
+from evaluator.description import Description
+from evaluator.roles.tool_run import ToolResult
 from evaluator.verdict import Verdict
 
 
@@ -84,7 +85,7 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
         asked[request] = messages_sha256(messages)
 
     found = store.step("describe")
-    description = found if isinstance(found, dict) else {}
+    description = Description.from_json(found if isinstance(found, dict) else {})
     task = task_of(spec, store)
     context = ProposalContext(
         task,

@@ -21,7 +21,7 @@ from rich.console import Console
 from agent.compiler.cuda_graph import cuda_graph_source
 from benchmarks.shared import MEASUREMENTS, ROOT, environment, quiet, write_new
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
+from evaluator.request import Request
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.attacks.test_candidates import HERE, SHAPES, TASK, expectation

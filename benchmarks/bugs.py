@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.shared import MEASUREMENTS, environment, write_new
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
+from evaluator.request import Request
 from tests.corpus import corpus
 
 SPLITS = ("visible", "adversarial")

@@ -25,7 +25,8 @@ from agent.proposing import ProposalContext
 from agent.stores.folder import FolderStore
 from benchmarks.kernelbench_sample import sample
 from evaluator.client import Referee
-from evaluator.shapes.space import IntegerDim, Space, as_fields, defaults, parse_space
+from evaluator.description import Description
+from evaluator.shapes.space import IntegerDim, Space, as_fields, defaults
 from evaluator.sources import TaskSource
 from evaluator.submission import Submissions
 
@@ -70,17 +71,17 @@ def write(
         submissions = Submissions(Path(folder) / "submissions")
         for module in sample(kernelbench, count, seed)[:first]:
             submission = submissions.read(TaskSource(module.name, module.source), {}, referee)
-            inferred = submission.inferred or {}
-            space = parse_space(inferred["space"]) if inferred.get("ok") else {}
+            inferred = submission.inferred
+            space = inferred.space if inferred else {}
             shapes = visible_shapes(submission.task.source, space) if space else []
-            description = {"dims": as_fields(space), "shapes": {"visible": shapes}}
+            description = Description(dims=as_fields(space), shapes={"visible": shapes})
             store = FolderStore(Path(folder) / "jobs" / module.name)
             context = ProposalContext(submission.task, description, device, referee, store)
             messages = [{"role": one.role, "content": one.content} for one in opening(context, {}, None)]
             text = "\n\n".join(f"# {one['role']}\n\n{one['content']}" for one in messages)
             (out / f"{module.name}.txt").write_text(text, encoding="utf-8")
             (out / f"{module.name}.json").write_text(json.dumps(messages, indent=1) + "\n", encoding="utf-8")
-            print(f"{module.name}: {', '.join(space) or inferred.get('reason')}", flush=True)
+            print(f"{module.name}: {', '.join(space) or (inferred.reason if inferred else '')}", flush=True)
 
 
 @app.command()

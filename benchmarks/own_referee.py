@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.client import ProgressCallback
+from evaluator.description import Description
 from evaluator.errors import EvaluatorError
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
+from evaluator.request import Request
 from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import keep_to
@@ -57,10 +58,12 @@ class OwnReferee:
         deadline_s: float = 120.0,
         traffic: Sequence[Mapping[str, Any]] | None = None,
         space: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Description:
         """See `Referee.describe`."""
         known = list(traffic) if traffic else None
-        return _as_told(lambda: self.core.describe(task, deadline_s, known, space))
+        return Description.from_json(
+            _as_told(lambda: self.core.describe(task, deadline_s, known, space).as_json())
+        )
 
     def evaluate(
         self,

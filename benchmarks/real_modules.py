@@ -213,9 +213,9 @@ def agree(core: RefereeCore, task: TaskSource) -> dict[str, Any]:
     """Log ratios of one run, or why there is none."""
     try:
         looked = core.lint(task, ROW_S)
-        if not looked["ok"]:
-            return {"why_not": str(looked["reason"])[:300]}
-        session = core.session(TaskSource(task.name, looked["source"]))
+        if not looked.ok:
+            return {"why_not": looked.reason[:300]}
+        session = core.session(TaskSource(task.name, looked.source))
         shape = session.open(defaults(session.space))
         with core.fleet.device_lock.exclusive():
             ratios, variant = calibration.run(

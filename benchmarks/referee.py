@@ -24,8 +24,8 @@ from rich.table import Table
 
 from benchmarks.shared import MEASUREMENTS, environment, library_candidate, quiet, write_new
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.measuring import calibration, measure
+from evaluator.request import Request
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.statistics import median_interval, pair_estimate
 from evaluator.verdict import Verdict

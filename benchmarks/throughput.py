@@ -37,7 +37,7 @@ from benchmarks import mixed, row_kernels
 from benchmarks.shared import ROOT, environment, library_candidate, quiet
 from evaluator.devices import open_device
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
+from evaluator.request import Request
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import as_json
 from evaluator.verdict_store import VerdictStore
@@ -114,29 +114,23 @@ class Singles:
 
     def evaluate(self, kind: str, source: str) -> dict[str, Any]:
         """One decision, added to the report."""
-        candidate = CandidateSource(source, "external", kind)
-        splits = tuple(self._shapes)
-        request = Request(self._task, candidate, "screen", splits, self._shapes, 300.0)
         started = time.monotonic()
-        verdict = self._core.evaluate(request, quiet)
+        verdict = self._core.evaluate(self._request(kind, source), quiet)
         return self._keep(kind, time.monotonic() - started, as_json(verdict))
 
     def from_store(self, kind: str, source: str) -> dict[str, Any]:
         """The same question again, as a client asks it."""
         started = time.monotonic()
-        found = VerdictStore(self._folder / "verdicts").answer(
-            self._task,
-            CandidateSource(source, "external", kind),
-            open_device(self._device),
-            effort="screen",
-            splits=tuple(self._shapes),
-            shapes=self._shapes,
-            minimum_tier="landlock",
-        )
+        store = VerdictStore(self._folder / "verdicts")
+        found = store.answer(self._request(kind, source), open_device(self._device), "landlock")
         elapsed_s = time.monotonic() - started
         verdict = as_json(found) if found else {"verdict": "none", "reason": "it is not in the store"}
         # The stages are those of the first evaluation.
         return self._keep(kind, elapsed_s, {**verdict, "stages_s": {}})
+
+    def _request(self, kind: str, source: str) -> Request:
+        candidate = CandidateSource(source, "external", kind)
+        return Request(self._task, candidate, "screen", tuple(self._shapes), self._shapes, 300.0)
 
     def _keep(self, kind: str, elapsed_s: float, verdict: dict[str, Any]) -> dict[str, Any]:
         run = {"elapsed_s": elapsed_s, **{key: verdict.get(key) for key in ("verdict", "reason", "stages_s")}}

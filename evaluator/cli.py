@@ -15,10 +15,13 @@ from evaluator.commands.ceilings import ceilings
 from evaluator.commands.doctor import doctor
 from evaluator.commands.evaluate_batch import evaluate_batch
 from evaluator.commands.lint import lint
+from evaluator.commands.options import Fresh, MinimumTier, TaskFile, WorkDir, errors, text_of
 from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
 from evaluator.errors import EvaluatorError
+from evaluator.folders import default_work_dir, verdicts_folder
 from evaluator.precision import with_precision
+from evaluator.request import Request
 from evaluator.shapes.sampler import SPLITS
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Summary, Verdict, by_size, compiled_words
@@ -29,7 +32,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-_errors = Console(stderr=True)
 _SHOWN_KERNELS = 6
 _EFFORTS = ("screen", "confirm")
 
@@ -41,9 +43,7 @@ def _main() -> None:
 
 @app.command()
 def evaluate(
-    task: Annotated[
-        Path, typer.Argument(help="Task file: Model, get_inputs, get_init_inputs, perhaps DIMS.")
-    ],
+    task: TaskFile,
     candidate: Annotated[Path, typer.Argument(help="Candidate file: ModelNew.")],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     effort: Annotated[str, typer.Option(help="screen (quick) or confirm (to the full interval).")] = "screen",
@@ -51,14 +51,12 @@ def evaluate(
         str, typer.Option(help="Comma-separated: visible, validation, held_out, adversarial.")
     ] = ("visible,adversarial"),
     as_json: Annotated[bool, typer.Option("--json", help="The verdict as JSON on standard output.")] = False,
-    minimum_tier: Annotated[
-        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
-    ] = "landlock",
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and stored verdicts.")] = None,
+    minimum_tier: MinimumTier = "landlock",
+    work_dir: WorkDir = None,
     precision: Annotated[
         str | None, typer.Option(help="default, strict, tf32, bf16, fp16 or fp8, instead of the file's.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Judge again even if a verdict is stored.")] = False,
+    fresh: Fresh = False,
     energy: Annotated[
         bool,
         typer.Option(
@@ -76,34 +74,20 @@ def evaluate(
     for option, given, known in (("effort", [effort], _EFFORTS), ("splits", chosen, SPLITS)):
         for name in given:
             if name not in known:
-                _errors.print(f"--{option}: {name!r} is none of {', '.join(known)}", markup=False)
+                errors.print(f"--{option}: {name!r} is none of {', '.join(known)}", markup=False)
                 raise typer.Exit(2)
-    sources = []
-    for path in (task, candidate):
-        try:
-            sources.append(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            _errors.print(f"cannot read {path}: {error}")
-            raise typer.Exit(2) from None
+    sources = text_of(task), text_of(candidate)
     try:
         reference = with_precision(TaskSource(task.stem, sources[0]), precision)
     except ValueError as error:
-        _errors.print(f"--precision: {error}", markup=False)
+        errors.print(f"--precision: {error}", markup=False)
         raise typer.Exit(2) from None
     try:
-        verdict = _verdict(
-            reference,
-            CandidateSource(sources[1], "external", candidate.name),
-            device=device,
-            effort=effort,
-            splits=chosen,
-            minimum_tier=minimum_tier,
-            work_dir=work_dir,
-            fresh=fresh,
-            energy=energy,
-        )
+        proposal = CandidateSource(sources[1], "external", candidate.name)
+        request = Request(reference, proposal, effort, tuple(chosen), submitted=True, energy=energy)
+        verdict = _verdict(request, device, minimum_tier, work_dir or default_work_dir(), fresh=fresh)
     except EvaluatorError as error:
-        _errors.print(f"could not judge: {error}")
+        errors.print(f"could not judge: {error}")
         raise typer.Exit(2) from None
     if as_json:
         print(json.dumps(verdict_json(verdict), indent=2))
@@ -112,36 +96,14 @@ def evaluate(
     raise typer.Exit({"accepted": 0, "not_judged": 2, "task_rejected": 2}.get(verdict.verdict, 1))
 
 
-def _verdict(
-    task: TaskSource,
-    candidate: CandidateSource,
-    *,
-    device: str,
-    effort: str,
-    splits: list[str],
-    minimum_tier: str,
-    work_dir: Path | None,
-    fresh: bool,
-    energy: bool,
-) -> Verdict:
+def _verdict(request: Request, device: str, minimum_tier: str, work_dir: Path, *, fresh: bool) -> Verdict:
     """Returns the stored verdict if there is one, without starting a referee, which takes seconds."""
     from evaluator.client import Referee
     from evaluator.devices import open_device
-    from evaluator.folders import default_work_dir, verdicts_folder
     from evaluator.verdict_store import VerdictStore
 
-    work_dir = work_dir or default_work_dir()
-    if not fresh and not energy:
-        kept = VerdictStore(verdicts_folder(work_dir)).answer(
-            task,
-            candidate,
-            open_device(device),
-            effort=effort,
-            splits=splits,
-            shapes=None,
-            minimum_tier=minimum_tier,
-            submitted=True,
-        )
+    if not fresh and not request.energy:
+        kept = VerdictStore(verdicts_folder(work_dir)).answer(request, open_device(device), minimum_tier)
         if kept is not None:
             return kept
     with Referee(device, minimum_tier=minimum_tier, work_dir=work_dir) as referee, progress_bar() as bar:
@@ -155,9 +117,7 @@ def _verdict(
                 total=progress["total"] or None,
             )
 
-        return referee.evaluate(
-            task, candidate, effort=effort, splits=splits, submitted=True, energy=energy, on_progress=show
-        )
+        return referee.judge(request, on_progress=show)
 
 
 def progress_bar() -> Progress:
@@ -167,7 +127,7 @@ def progress_bar() -> Progress:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=_errors,
+        console=errors,
         transient=True,
     )
 

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from evaluator import errors
+from evaluator.description import Description, LintReport
 from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError, RefereeLost
 from evaluator.folders import default_work_dir, verdicts_folder
+from evaluator.request import Request
 from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict, from_json
@@ -167,33 +169,26 @@ class Referee:
         deadline_s: float = 120.0,
         traffic: Sequence[Mapping[str, Any]] | None = None,
         space: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """The task's shape space, inputs and splits.
+    ) -> Description:
+        """The task's shape space, inputs and splits, or why it is refused.
 
-        If the task is refused, ``ok`` is False and a verdict word says why.
-
-        If the file declares no ``DIMS``, ``inferred`` says which ones were found, and ``source`` is the file with
-        them added. Judge candidates against that file. ``space`` overrides inferred values, by dimension.
+        Judge candidates against its ``source``. ``space`` overrides inferred values, by dimension.
         """
         given = list(traffic) if traffic else None
-        request = {"call": "describe", "task": _task(task), "deadline_s": deadline_s, "traffic": given}
+        request = {"call": "describe", "task": asdict(task), "deadline_s": deadline_s, "traffic": given}
         request["space"] = dict(space) if space else None
-        answer: dict[str, Any] = self._call(request)
-        return answer
+        return Description.from_json(self._call(request))
 
-    def lint(self, task: TaskSource, *, fresh: bool = False, deadline_s: float = 120.0) -> dict[str, Any]:
-        """Reports what makes the task worthless or doubtful; see :class:`evaluator.referee.lint.findings.Report`.
-
-        Lint runs once per task and its report is stored. ``inferred`` and ``source`` are as in :meth:`describe`.
+    def lint(self, task: TaskSource, *, fresh: bool = False, deadline_s: float = 120.0) -> LintReport:
+        """Reports what makes the task worthless or doubtful. Lint runs once per task and its report is stored.
 
         Args:
             task: the reference.
             fresh: run lint again even if a report is stored.
             deadline_s: seconds for opening the task and for all lint checks together.
         """
-        request = {"call": "lint", "task": _task(task), "deadline_s": deadline_s, "fresh": fresh}
-        answer: dict[str, Any] = self._call(request)
-        return answer
+        request = {"call": "lint", "task": asdict(task), "deadline_s": deadline_s, "fresh": fresh}
+        return LintReport.from_json(self._call(request))
 
     def evaluate(
         self,
@@ -233,35 +228,28 @@ class Referee:
         Raises:
             RefereeLost: the referee died or was killed during the call.
         """
+        request = Request(
+            task,
+            candidate,
+            effort,
+            tuple(splits),
+            shapes,
+            deadline_s or 900.0,
+            list(traffic) if traffic else None,
+            submitted,
+            space,
+            energy,
+        )
         if reuse and not energy:
-            kept = VerdictStore(self._verdicts_dir).answer(
-                task,
-                candidate,
-                open_device(self.device, self._visible_gpu),
-                effort=effort,
-                splits=splits,
-                shapes=shapes,
-                minimum_tier=self._minimum_tier,
-                traffic=traffic,
-                space=space,
-                submitted=submitted,
-            )
+            device = open_device(self.device, self._visible_gpu)
+            kept = VerdictStore(self._verdicts_dir).answer(request, device, self._minimum_tier)
             if kept is not None:
                 return kept
-        request = {
-            "call": "evaluate",
-            "task": _task(task),
-            "candidate": _candidate(candidate),
-            "effort": effort,
-            "splits": list(splits),
-            "shapes": dict(shapes) if shapes else None,
-            "deadline_s": deadline_s or 900.0,
-            "traffic": list(traffic) if traffic else None,
-            "submitted": submitted,
-            "space": dict(space) if space else None,
-            "energy": energy,
-        }
-        return from_json(self._call(request, on_progress))
+        return self.judge(request, on_progress)
+
+    def judge(self, request: Request, on_progress: ProgressCallback | None = None) -> Verdict:
+        """See :meth:`evaluate`; stored verdicts are not reused."""
+        return from_json(self._call({"call": "evaluate", "request": request.as_json()}, on_progress))
 
     def run_tool(
         self,
@@ -302,8 +290,8 @@ class Referee:
         self._call(
             {
                 "call": "build",
-                "task": _task(task),
-                "candidate": _candidate(candidate),
+                "task": asdict(task),
+                "candidate": asdict(candidate),
                 "deadline_s": deadline_s,
             }
         )
@@ -333,14 +321,3 @@ class Referee:
     def close(self) -> None:
         """Shuts the referee down cleanly."""
         self._stop()
-
-
-def _task(task: TaskSource) -> dict[str, str]:
-    return {"name": task.name, "source": task.source}
-
-
-def _candidate(candidate: CandidateSource) -> dict[str, Any]:
-    return asdict(candidate)
-
-
-__all__ = ["Referee", "RefereeLost", "ToolResult"]

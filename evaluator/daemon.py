@@ -21,6 +21,7 @@ from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError
 from evaluator.faults import told
 from evaluator.referee.processes.fleet import Fleet
+from evaluator.request import Request
 from evaluator.sandbox import syscalls
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import keep_to
@@ -119,11 +120,11 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
     if call == "self_check":
         return core.self_check()
     if call == "describe":
-        return core.describe(
-            TaskSource(**request["task"]), request["deadline_s"], request["traffic"], request["space"]
-        )
+        task = TaskSource(**request["task"])
+        return core.describe(task, request["deadline_s"], request["traffic"], request["space"]).as_json()
     if call == "lint":
-        return core.lint(TaskSource(**request["task"]), request["deadline_s"], fresh=request["fresh"])
+        task = TaskSource(**request["task"])
+        return core.lint(task, request["deadline_s"], fresh=request["fresh"]).as_json()
     if call == "run_tool":
         result = asdict(
             core.run_tool(
@@ -145,22 +146,9 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
         )
         return {}
     if call == "evaluate":
-        from evaluator.referee.judging.evaluation import Request
 
         def progress(stage: str, done: int, total: int, text: str) -> None:
             answer({"progress": {"stage": stage, "done": done, "total": total, "text": text}})
 
-        asked = Request(
-            TaskSource(**request["task"]),
-            CandidateSource(**request["candidate"]),
-            request["effort"],
-            tuple(request["splits"]),
-            request["shapes"],
-            request["deadline_s"],
-            request["traffic"],
-            request["submitted"],
-            request["space"],
-            bool(request.get("energy")),
-        )
-        return as_json(core.evaluate(asked, progress))
+        return as_json(core.evaluate(Request.from_json(request["request"]), progress))
     raise EvaluatorError(f"unknown call {call!r}")

@@ -17,8 +17,9 @@ from typing import Any
 from evaluator.environment import harness_digest
 from evaluator.errors import RoleFailure
 from evaluator.keeping import keep_json
+from evaluator.roles.tool_run import RunsTools
 from evaluator.shapes.inference.declaring import declared, overridden
-from evaluator.shapes.inference.result import DEADLINE_S, TOO_LATE, RunsTools, infer
+from evaluator.shapes.inference.result import DEADLINE_S, TOO_LATE, Inferred, infer
 from evaluator.sources import TaskSource
 
 # Not parsed, which would need a separate process. A file that hides its DIMS from this check gets the inferred
@@ -58,12 +59,11 @@ class Submission:
 
     Attributes:
         task: the file that is judged.
-        inferred: the inference result, see :meth:`evaluator.shapes.inference.result.Inferred.as_json`, without the
-            rebuilt file; None if the file declares its space.
+        inferred: the inference result, without the rebuilt file; None if the file declares its space.
     """
 
     task: TaskSource
-    inferred: dict[str, Any] | None = None
+    inferred: Inferred | None = None
 
 
 def declares_space(task: TaskSource) -> bool:
@@ -115,8 +115,8 @@ class Submissions:
         path = self._path(task, space)
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-            return Submission(TaskSource(task.name, kept["source"]), kept["inferred"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return Submission(TaskSource(task.name, kept["source"]), Inferred.from_json(kept["inferred"]))
+        except (OSError, ValueError, KeyError, TypeError, RoleFailure):
             pass
         found = infer(tools, task.source, min(deadline_s, DEADLINE_S))
         source = task.source
@@ -127,20 +127,20 @@ class Submissions:
             raise RoleFailure(
                 "task_rejected", f"no size of the task can be varied: {found.reason}; leave the space out"
             )
-        inferred = {name: value for name, value in found.as_json().items() if name != "source"}
+        inferred = replace(found, source="")
         # A failure that a busy machine may have caused is tried again.
         if found.reason != TOO_LATE:
             self._keep(path, source, inferred)
         return Submission(TaskSource(task.name, source), inferred)
 
-    def give_up(self, task: TaskSource, inferred: dict[str, Any], reason: str) -> Submission:
+    def give_up(self, task: TaskSource, inferred: Inferred, reason: str) -> Submission:
         """The task with its one shape, since the inferred space does not hold."""
-        inferred = {**inferred, "ok": False, "reason": reason, "space": {}}
+        inferred = replace(inferred, ok=False, reason=reason, space={})
         self._keep(self._path(task, {}), task.source, inferred)
         return Submission(task, inferred)
 
-    def _keep(self, path: Path, source: str, inferred: dict[str, Any]) -> None:
-        keep_json(path, {"source": source, "inferred": inferred})
+    def _keep(self, path: Path, source: str, inferred: Inferred) -> None:
+        keep_json(path, {"source": source, "inferred": inferred.as_json()})
 
     def _path(self, task: TaskSource, space: Mapping[str, Any]) -> Path:
         parts = json.dumps([task.sha256, space, harness_digest()], sort_keys=True)

@@ -210,8 +210,8 @@ def by_size(by_stratum: Mapping[str, Any]) -> str:
     return ", ".join(found) if len(found) > 1 else ""
 
 
-def as_json(value: Verdict | Summary) -> dict[str, Any]:
-    """Plain dictionaries and lists, ready for ``json.dumps``."""
+def as_json(value: Any) -> dict[str, Any]:
+    """A dataclass as plain dictionaries and lists, ready for ``json.dumps``."""
     plain: dict[str, Any] = _listed(asdict(value))
     return plain
 

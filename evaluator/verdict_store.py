@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from evaluator.devices import Device
 from evaluator.environment import harness_digest, measured_on
 from evaluator.keeping import replacing
-from evaluator.sources import CandidateSource, TaskSource
+from evaluator.request import Request
 from evaluator.submission import declares_space
 from evaluator.verdict import SCHEMA, Verdict, as_json, from_json
 
@@ -39,7 +39,7 @@ class Question:
         task, candidate: SHA-256 of the sources.
         effort: ``screen`` or ``confirm``.
         splits: which shapes, in any order.
-        shapes: canonical JSON of shapes that were given instead of sampled ones, or an empty string.
+        shapes: canonical JSON of everything else that decides at which shapes the task is judged, or an empty string.
     """
 
     task: str
@@ -49,39 +49,21 @@ class Question:
     shapes: str = ""
 
     @classmethod
-    def of(
-        cls,
-        task_sha256: str,
-        candidate_sha256: str,
-        effort: str,
-        splits: Sequence[str],
-        shapes: Mapping[str, Any] | None,
-    ) -> Question:
+    def of(cls, request: Request) -> Question:
         """The question in its canonical form."""
-        given = json.dumps(shapes, sort_keys=True) if shapes else ""
-        return cls(task_sha256, candidate_sha256, effort, tuple(sorted(set(splits))), given)
+        given: dict[str, Any] = dict(request.shapes or {})
+        if request.traffic:
+            given["traffic"] = request.traffic
+        if request.submitted and not declares_space(request.task):
+            given["space"] = request.space or {}
+        shapes = json.dumps(given, sort_keys=True) if given else ""
+        splits = tuple(sorted(set(request.splits)))
+        return cls(request.task.sha256, request.candidate.sha256, request.effort, splits, shapes)
 
     @property
     def repeatable(self) -> bool:
         """Held-out shapes are drawn anew each time, so a question about them is never the same twice."""
         return "held_out" not in self.splits
-
-
-def given_shapes(
-    task: TaskSource,
-    shapes: Mapping[str, Any] | None,
-    traffic: Sequence[Any] | None,
-    space: Mapping[str, Any] | None,
-    *,
-    submitted: bool,
-) -> dict[str, Any]:
-    """Everything that decides at which shapes a task is judged, for :attr:`Question.shapes`."""
-    given: dict[str, Any] = dict(shapes or {})
-    if traffic:
-        given["traffic"] = list(traffic)
-    if submitted and not declares_space(task):
-        given["space"] = dict(space or {})
-    return given
 
 
 class VerdictStore:
@@ -94,27 +76,12 @@ class VerdictStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def answer(
-        self,
-        task: TaskSource,
-        candidate: CandidateSource,
-        device: Device,
-        *,
-        effort: str,
-        splits: Sequence[str],
-        shapes: Mapping[str, Any] | None,
-        minimum_tier: str,
-        traffic: Sequence[Any] | None = None,
-        space: Mapping[str, Any] | None = None,
-        submitted: bool = False,
-    ) -> Verdict | None:
+    def answer(self, request: Request, device: Device, minimum_tier: str) -> Verdict | None:
         """The stored verdict on a candidate, with the names of the current request, or None."""
-        given = given_shapes(task, shapes, traffic, space, submitted=submitted)
-        question = Question.of(task.sha256, candidate.sha256, effort, splits, given)
-        verdict = self.find(question, measured_on(device), minimum_tier)
+        verdict = self.find(Question.of(request), measured_on(device), minimum_tier)
         if verdict is None:
             return None
-        return replace(verdict, task=task.as_fields(), candidate=candidate.as_fields())
+        return replace(verdict, task=request.task.as_fields(), candidate=request.candidate.as_fields())
 
     def find(self, question: Question, environment: Mapping[str, Any], minimum_tier: str) -> Verdict | None:
         """The verdict on a question in this environment, marked ``reused``, or None.

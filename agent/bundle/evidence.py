@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
+from evaluator.description import Description
 from evaluator.precision import TIERS, declared, rounds_operands
 from evaluator.verdict import Verdict, as_json
 
@@ -41,7 +42,7 @@ class BundleContents:
     job_name: str
     device: str
     task: TaskSource
-    description: Mapping[str, Any]
+    description: Description
     optimized: Candidate
     members: tuple[Candidate, ...]
     decision: str
@@ -76,7 +77,7 @@ def evidence(contents: BundleContents) -> dict[str, Any]:
         "reason": contents.reason,
         "task": {"name": contents.task.name, "sha256": contents.task.sha256},
         "precision": precision(contents.task, contents.device),
-        "dims": contents.description.get("dims") or {},
+        "dims": contents.description.dims,
         "optimized": {
             "sha256": contents.optimized.sha256,
             "file": "optimized.py",

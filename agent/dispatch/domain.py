@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import AssemblyError
+from evaluator.description import Description
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -107,7 +108,11 @@ def dims_key(dims: Dims) -> str:
 
 
 def probe_domain(
-    task: TaskSource, description: Dims, shapes: Sequence[Dims], arguments: Sequence[str], referee: Referee
+    task: TaskSource,
+    description: Description,
+    shapes: Sequence[Dims],
+    arguments: Sequence[str],
+    referee: Referee,
 ) -> Domain:
     """Find the domain by building inputs in the sandbox.
 
@@ -120,7 +125,7 @@ def probe_domain(
     Raises:
         AssemblyError: if the inputs cannot be built or described.
     """
-    dims = dict(description.get("dims") or {})
+    dims = dict(description.dims)
     for name in dims:
         if not name.isidentifier() or keyword.iskeyword(name):
             raise AssemblyError(f"dimension {name!r} is not a usable name")
@@ -139,8 +144,8 @@ def probe_domain(
         raise AssemblyError(f"the description of the task's inputs makes no sense: {error!r}") from error
     return replace(
         found,
-        training=description.get("training") is True,
-        backward=description.get("direction") == "forward_backward",
+        training=description.training,
+        backward=description.direction == "forward_backward",
     )
 
 

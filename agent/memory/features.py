@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.library.match.graph import Argument, Node, Ref, Traced
+from evaluator.description import Description
 
 #: Step that stores the features if the job's task was traced.
 FEATURES_STEP = "memory.features"
@@ -129,7 +130,7 @@ class Features:
         )
 
 
-def features_of(source: str, description: Mapping[str, Any], traced: Traced | None = None) -> Features:
+def features_of(source: str, description: Description, traced: Traced | None = None) -> Features:
     """Features of a task.
 
     Args:
@@ -238,19 +239,19 @@ def _written_axes(call: ast.Call, position: int) -> list[int]:
     return []
 
 
-def _tensors(description: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for value in [*(description.get("inputs") or ()), *(description.get("outputs") or ())]:
+def _tensors(description: Description) -> Iterator[Mapping[str, Any]]:
+    for value in [*description.inputs, *description.outputs]:
         if "dtype" in value:
             yield value
         yield from value.get("tensors") or ()
 
 
-def _dtypes(description: Mapping[str, Any]) -> frozenset[str]:
+def _dtypes(description: Description) -> frozenset[str]:
     return frozenset(str(tensor["dtype"]).removeprefix("torch.") for tensor in _tensors(description))
 
 
-def _size_class(description: Mapping[str, Any]) -> str:
-    total = 4 * int(description.get("parameters") or 0)
+def _size_class(description: Description) -> str:
+    total = 4 * description.parameters
     for tensor in _tensors(description):
         item_bytes = _BYTES.get(str(tensor["dtype"]).removeprefix("torch."), 1)
         total += math.prod(tensor["shape"]) * item_bytes

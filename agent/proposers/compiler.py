@@ -25,7 +25,7 @@ class CompilerProposer:
         step = f"compiler.extract.{label}"
         answer = context.store.step(step)
         if not isinstance(answer, dict):
-            dims = context.description.get("dims") or {}
+            dims = context.description.dims
             try:
                 answer = {"source": inductor_source(context.referee, context.task, dims, context.device)}
             except ProposalFailed as error:

@@ -375,8 +375,8 @@ def opening(
     candidate is shown too, to be wrapped or ported. With `shown` (even empty), the prompt has the format that `rl` trains on:
     these accepted candidates with their speedups, slowest first, and answers in parts.
     """
-    visible = (context.description.get("shapes") or {}).get("visible") or []
-    strata = (context.description.get("strata") or {}).get("visible") or [None] * len(visible)
+    visible = context.description.shapes.get("visible") or []
+    strata = context.description.strata.get("visible") or [""] * len(visible)
     device_name = DEVICES.get(context.device, context.device)
     notes = fill("device_cuda" if context.device == "cuda" else "device_cpu")
     # The prompts in `rl` training contain neither a profile nor lessons.
@@ -387,7 +387,7 @@ def opening(
         "propose" if shown is None else "parts",
         device_name=device_name,
         task_source=context.task.source,
-        dims=space_text(context.description.get("dims") or {}) or "Only the shapes that `get_inputs` makes.",
+        dims=space_text(context.description.dims) or "Only the shapes that `get_inputs` makes.",
         shapes=listed(
             timed_words(dims, stratum) + times.get(shape_words(dims), "")
             for dims, stratum in zip(visible, strata, strict=True)

@@ -141,7 +141,7 @@ def _shapes(context: ProposalContext, parent: Candidate) -> list[dict[str, Any]]
     rows = sorted(visible_rows(verdict) if verdict else [], key=lambda row: row.candidate_us or 0.0)
     shapes = [dict(row.dims) for row in rows]
     if not shapes:
-        shapes = [dict(dims) for dims in (context.description.get("shapes") or {}).get("visible") or [{}]]
+        shapes = [dict(dims) for dims in context.description.shapes.get("visible") or [{}]]
     if len(shapes) <= MOST_SHAPES:
         return shapes
     step = (len(shapes) - 1) / (MOST_SHAPES - 1)

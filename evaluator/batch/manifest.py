@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from evaluator.precision import TIERS, with_precision
+from evaluator.request import Request
 from evaluator.shapes.sampler import SPLITS
 from evaluator.sources import CandidateSource, TaskSource
 
@@ -44,20 +45,14 @@ class Entry:
         line: number in the manifest, from 1.
         id: the line's own name.
         device: ``cpu`` or ``cuda``.
-        shapes: shapes to use instead of sampled ones, by split.
-        deadline_s: seconds for the whole evaluation.
+        request: what the referee is asked.
         digest: SHA-256 over the whole question including sources, but not the name.
     """
 
     line: int
     id: str
-    task: TaskSource
-    candidate: CandidateSource
     device: str
-    effort: str
-    splits: tuple[str, ...]
-    shapes: Mapping[str, list[dict[str, Any]]] | None
-    deadline_s: float
+    request: Request
     digest: str
 
 
@@ -186,7 +181,8 @@ def _entry(
     deadline_s = _deadline(fields.get("deadline_s", _DEFAULT_DEADLINE_S))
     asked = [task.sha256, candidate.sha256, device, effort, sorted(splits), shapes, deadline_s]
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-    return Entry(number, name, task, candidate, device, effort, splits, shapes, deadline_s, digest)
+    request = Request(task, candidate, effort, splits, shapes, deadline_s, submitted=True)
+    return Entry(number, name, device, request, digest)
 
 
 def _source(value: Any, key: str, folder: Path) -> tuple[str, str]:

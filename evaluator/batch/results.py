@@ -1,7 +1,6 @@
 """The results of a batch: one JSON line per verdict, flushed to disk one by one, intact after any interruption.
 
-A line is ``{"id", "line", "digest", "verdict"}``, plus ``"same_as"`` if another line of the manifest asked the
-same. The last line of a name counts: a changed source is judged again and appended.
+The last line of a name counts: a changed source is judged again and appended.
 """
 
 from __future__ import annotations
@@ -11,16 +10,39 @@ import json
 import os
 import stat
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.verdict import Verdict, as_json
+from evaluator.verdict import Verdict, as_json, from_json
 
 _FIRST_BYTES = b'{"id": '
 
 
 class ResultsUnusable(Exception):
     """The file cannot be written, or is not a file of results; the message says why."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A line of the results: a verdict on one line of the manifest.
+
+    Attributes:
+        id, line, digest: of the line, as in :class:`evaluator.batch.manifest.Entry`; no id if it has no usable name.
+        same_as: id of the line that asked the same and was judged for both.
+    """
+
+    id: str | None
+    line: int
+    digest: str
+    verdict: Verdict
+    same_as: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The line's keys and values."""
+        shared = {} if self.same_as is None else {"same_as": self.same_as}
+        line = {"id": self.id, "line": self.line, "digest": self.digest}
+        return {**line, **shared, "verdict": as_json(self.verdict)}
 
 
 class Results:
@@ -35,8 +57,7 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: Latest record by its key, see :meth:`find`.
-        self.records: dict[str, dict[str, Any]] = {}
+        self._records: dict[str, Record] = {}
         self._guard = threading.Lock()
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
@@ -89,32 +110,21 @@ class Results:
         if last_is_torn:
             os.write(self._descriptor, b"\n")
 
-    def _remember(self, record: dict[str, Any]) -> None:
-        self.records[_key(record["id"], record["digest"])] = record
+    def _remember(self, record: Record) -> None:
+        self._records[_key(record.id, record.digest)] = record
 
-    def find(self, name: str | None, digest: str) -> dict[str, Any] | None:
+    def find(self, name: str | None, digest: str) -> Record | None:
         """The record that already answers a line: the same name, and the same question."""
-        record = self.records.get(_key(name, digest))
-        return record if record is not None and record["digest"] == digest else None
+        record = self._records.get(_key(name, digest))
+        return record if record is not None and record.digest == digest else None
 
-    def add(
-        self,
-        name: str | None,
-        line: int,
-        digest: str,
-        verdict: Verdict,
-        same_as: str | None = None,
-    ) -> None:
-        """Appends a verdict and waits until it is on disk. May be called from any thread.
+    def add(self, record: Record) -> None:
+        """Appends a record and waits until it is on disk. May be called from any thread.
 
         Raises:
             ResultsUnusable: the disk is full or broken.
         """
-        record: dict[str, Any] = {"id": name, "line": line, "digest": digest}
-        if same_as is not None:
-            record["same_as"] = same_as
-        record["verdict"] = as_json(verdict)
-        data = json.dumps(record).encode() + b"\n"
+        data = json.dumps(record.as_json()).encode() + b"\n"
         with self._guard:
             try:
                 written = 0
@@ -150,14 +160,12 @@ def _is_beginning(line: bytes) -> bool:
     return False
 
 
-def _read(line: bytes) -> dict[str, Any] | None:
+def _read(line: bytes) -> Record | None:
     try:
-        record = json.loads(line)
-        good = (
-            (record["id"] is None or isinstance(record["id"], str))
-            and isinstance(record["digest"], str)
-            and isinstance(record["verdict"]["verdict"], str)
-        )
-    except (ValueError, KeyError, TypeError, RecursionError):
+        plain = json.loads(line)
+        name, digest = plain["id"], plain["digest"]
+        if not isinstance(name, str | None) or not isinstance(digest, str):
+            return None
+        return Record(name, plain["line"], digest, from_json(plain["verdict"]), plain.get("same_as"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return record if good else None

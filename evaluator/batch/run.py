@@ -16,7 +16,7 @@ from pathlib import Path
 
 from evaluator.batch.manifest import BadLine, Entry
 from evaluator.batch.places import Place
-from evaluator.batch.results import Results, ResultsUnusable
+from evaluator.batch.results import Record, Results
 from evaluator.batch.schedule import Schedule
 from evaluator.client import Referee
 from evaluator.devices import Device, open_device
@@ -110,7 +110,6 @@ class Batch:
             EvaluatorError: the requested devices do not exist.
         """
         todo = self._plan()
-        schedule = Schedule(todo)
         seats = self._seats({entry.device for entry in todo}) if todo else []
         todo_after_store = [entry for entry in todo if not self._answer_from_store(entry, seats)]
         schedule = Schedule(todo_after_store)
@@ -145,13 +144,13 @@ class Batch:
         for line in self._lines:
             record = self._results.find(line.id, line.digest)
             if record is not None and not (
-                self._options.retry and isinstance(line, Entry) and record["verdict"]["verdict"] in UNJUDGED
+                self._options.retry and isinstance(line, Entry) and record.verdict.verdict in UNJUDGED
             ):
                 self.skipped += 1
-                self.counts[record["verdict"]["verdict"]] += 1
+                self.counts[record.verdict.verdict] += 1
             elif isinstance(line, BadLine):
                 self._record(line, _unreadable(line))
-            elif line.digest in first and "held_out" not in line.splits:
+            elif line.digest in first and "held_out" not in line.request.splits:
                 self._followers.setdefault(first[line.digest].id, []).append(line)
             else:
                 first[line.digest] = line
@@ -162,16 +161,8 @@ class Batch:
         if self._options.fresh:
             return False
         for device in self._devices(entry.device, seats):
-            verdict = VerdictStore(verdicts_folder(self._options.work_dir)).answer(
-                entry.task,
-                entry.candidate,
-                device,
-                effort=entry.effort,
-                splits=entry.splits,
-                shapes=entry.shapes,
-                minimum_tier=self._options.minimum_tier,
-                submitted=True,
-            )
+            store = VerdictStore(verdicts_folder(self._options.work_dir))
+            verdict = store.answer(entry.request, device, self._options.minimum_tier)
             if verdict is not None:
                 self.reused += 1
                 self._finish(entry, verdict)
@@ -199,8 +190,8 @@ class Batch:
                 if entry is None:
                     return
                 try:
-                    if task != entry.task.sha256:
-                        task = entry.task.sha256
+                    if task != entry.request.task.sha256:
+                        task = entry.request.task.sha256
                         self._build([entry, *schedule.ahead(place.name)], place)
                     verdict = self._judge(entry, place)
                 except EvaluatorError as error:
@@ -233,7 +224,9 @@ class Batch:
         for entry in entries if place.device == "cuda" else ():
             try:
                 with _watched(referee, entry):
-                    referee.build(entry.task, entry.candidate, deadline_s=entry.deadline_s)
+                    referee.build(
+                        entry.request.task, entry.request.candidate, deadline_s=entry.request.deadline_s
+                    )
             except EvaluatorError:
                 return  # the evaluation hits the same failure, restarts a lost referee, and reports why
 
@@ -261,15 +254,7 @@ class Batch:
             referee = self._referee(place, lost=attempt > 0)
             try:
                 with _watched(referee, entry):
-                    return referee.evaluate(
-                        entry.task,
-                        entry.candidate,
-                        effort=entry.effort,
-                        splits=entry.splits,
-                        shapes=entry.shapes,
-                        deadline_s=entry.deadline_s,
-                        submitted=True,
-                    )
+                    return referee.judge(entry.request)
             except RefereeLost as lost:
                 reason = f"the referee was lost {_ATTEMPTS} times ({lost}); --retry judges it again"
                 if self._stopping.is_set():
@@ -309,12 +294,12 @@ class Batch:
     def _finish(self, entry: Entry, verdict: Verdict) -> None:
         self._record(entry, verdict)
         for follower in self._followers.get(entry.id, ()):
-            candidate = {**verdict.candidate, "label": follower.candidate.label}
-            task = {**verdict.task, "name": follower.task.name}
+            candidate = {**verdict.candidate, "label": follower.request.candidate.label}
+            task = {**verdict.task, "name": follower.request.task.name}
             self._record(follower, replace(verdict, task=task, candidate=candidate), entry.id)
 
     def _record(self, line: Entry | BadLine, verdict: Verdict, same_as: str | None = None) -> None:
-        self._results.add(line.id, line.line, line.digest, verdict, same_as)
+        self._results.add(Record(line.id, line.line, line.digest, verdict, same_as))
         with self._guard:
             self.counts[verdict.verdict] += 1
 
@@ -322,7 +307,7 @@ class Batch:
 @contextmanager
 def _watched(referee: Referee, entry: Entry) -> Iterator[None]:
     """Kills a referee that is silent for longer than an entry may take."""
-    watchdog = threading.Timer(entry.deadline_s + _GRACE_S, referee.kill)
+    watchdog = threading.Timer(entry.request.deadline_s + _GRACE_S, referee.kill)
     watchdog.daemon = True
     watchdog.start()
     try:
@@ -333,7 +318,7 @@ def _watched(referee: Referee, entry: Entry) -> Iterator[None]:
 
 def _at_home(entry: Entry, place: Place) -> bool:
     """Whether this place's referee has had an entry's task before."""
-    return (place.work_dir / "store" / task_folder(entry.task.sha256)).exists()
+    return (place.work_dir / "store" / task_folder(entry.request.task.sha256)).exists()
 
 
 def _needed(seats: Sequence[Place], entries: Sequence[Entry]) -> list[Place]:
@@ -348,14 +333,14 @@ def _needed(seats: Sequence[Place], entries: Sequence[Entry]) -> list[Place]:
 
 
 def _not_judged(entry: Entry, reason: str) -> Verdict:
-    candidate = entry.candidate
+    candidate = entry.request.candidate
     return without_measurement(
         "not_judged",
         reason,
-        task={"name": entry.task.name, "sha256": entry.task.sha256},
+        task={"name": entry.request.task.name, "sha256": entry.request.task.sha256},
         candidate={"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label},
-        effort=entry.effort,
-        splits=entry.splits,
+        effort=entry.request.effort,
+        splits=entry.request.splits,
         environment={"device": entry.device},
     )
 
@@ -371,6 +356,3 @@ def _unreadable(line: BadLine) -> Verdict:
         splits=(),
         environment={},
     )
-
-
-__all__ = ["UNJUDGED", "Batch", "Options", "ResultsUnusable"]

@@ -25,7 +25,7 @@ class Schedule:
         self._guard = threading.Lock()
         groups: dict[tuple[str, str], deque[Entry]] = {}
         for entry in entries:
-            groups.setdefault((entry.device, entry.task.sha256), deque()).append(entry)
+            groups.setdefault((entry.device, entry.request.task.sha256), deque()).append(entry)
         self._waiting = list(groups.values())
         self._taken: dict[str, deque[Entry]] = {}
 
@@ -75,8 +75,3 @@ class Schedule:
         """Postpones an entry until nothing else is left."""
         with self._guard:
             self._waiting.append(deque([entry]))
-
-    def left(self) -> list[Entry]:
-        """The entries that were not started."""
-        with self._guard:
-            return [entry for group in (*self._waiting, *self._taken.values()) for entry in group]

@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from evaluator.commands.options import WorkDir, errors
 from evaluator.errors import EvaluatorError
 from evaluator.profiling import ceilings as measuring
 
-_errors = Console(stderr=True)
 #: Suffix of a name, the divisor of its figure, and the resulting unit.
 _UNITS = (
     ("_bytes_per_s", 1e9, "GB/s"),
@@ -30,7 +29,7 @@ def ceilings(
     device: Annotated[str, typer.Option(help="cpu or cuda; the GPU by default, if there is one.")] = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again even if figures are stored.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON on standard output.")] = False,
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches.")] = None,
+    work_dir: WorkDir = None,
 ) -> None:
     """Measure this device's peak rates: memory, caches, arithmetic by dtype, launches.
 
@@ -41,7 +40,7 @@ def ceilings(
     try:
         found = measuring.ceilings(work_dir or default_work_dir(), pick(device), fresh=fresh)
     except EvaluatorError as error:
-        _errors.print(f"could not measure: {error}", markup=False)
+        errors.print(f"could not measure: {error}", markup=False)
         raise typer.Exit(2) from None
     if as_json:
         typer.echo(json.dumps(found, indent=2))

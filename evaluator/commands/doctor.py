@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from evaluator.commands.options import MinimumTier, WorkDir
 from evaluator.devices import open_device
 from evaluator.doctor import isolation, machine, toolchain
 from evaluator.doctor.findings import BAD, DOUBTFUL, GOOD, Section
@@ -24,10 +25,8 @@ _MARKS = {GOOD: "[green]ok[/]", DOUBTFUL: "[yellow]![/]", BAD: "[red]no[/]"}
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON on standard output.")] = False,
-    minimum_tier: Annotated[
-        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
-    ] = "landlock",
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and stored verdicts.")] = None,
+    minimum_tier: MinimumTier = "landlock",
+    work_dir: WorkDir = None,
 ) -> None:
     """Say what this machine can judge. Exit status: 0 something can be judged, 2 nothing can."""
     if minimum_tier not in TIERS:

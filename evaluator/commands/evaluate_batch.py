@@ -17,6 +17,7 @@ from evaluator.batch.manifest import ManifestUnreadable, read_manifest
 from evaluator.batch.places import Place, places
 from evaluator.batch.results import Results, ResultsUnusable
 from evaluator.batch.run import UNJUDGED, Batch, Options
+from evaluator.commands.options import Fresh, MinimumTier, WorkDir
 from evaluator.errors import EvaluatorError
 from evaluator.folders import default_work_dir
 
@@ -39,14 +40,12 @@ def evaluate_batch(
         typer.Option(min=1, max=64, help="Referees per device; by default chosen by cores and memory."),
     ] = None,
     gpus: Annotated[str, typer.Option(help="GPUs to use: all, or numbers such as 0,1.")] = "all",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Judge again even if a verdict is stored.")] = False,
+    fresh: Fresh = False,
     retry: Annotated[
         bool, typer.Option("--retry", help="Judge again the lines that an earlier run could not judge.")
     ] = False,
-    minimum_tier: Annotated[
-        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
-    ] = "landlock",
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and stored verdicts.")] = None,
+    minimum_tier: MinimumTier = "landlock",
+    work_dir: WorkDir = None,
 ) -> None:
     """Judge every line of a manifest. Exit status: 0 all judged, 1 some could not be judged, 2 nothing could be done."""
     console = Console(stderr=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from evaluator.commands.options import MinimumTier, TaskFile, WorkDir, errors, text_of
+from evaluator.description import LintReport
 from evaluator.errors import EvaluatorError
 from evaluator.shapes.inference.declaring import told
 from evaluator.sources import TaskSource
@@ -17,53 +18,46 @@ _COLORS = {"error": "red", "warning": "yellow"}
 
 
 def lint(
-    task: Annotated[
-        Path, typer.Argument(help="Task file: Model, get_inputs, get_init_inputs, perhaps DIMS.")
-    ],
+    task: TaskFile,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON on standard output.")] = False,
-    minimum_tier: Annotated[
-        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
-    ] = "landlock",
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and stored reports.")] = None,
+    minimum_tier: MinimumTier = "landlock",
+    work_dir: WorkDir = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Lint again even if a report is stored.")] = False,
 ) -> None:
     """Check whether a task measures anything. Exit status: 0 usable, 1 refused, 2 could not check."""
     from evaluator.client import Referee
 
-    console = Console(stderr=True)
-    try:
-        source = TaskSource(task.stem, task.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        console.print(f"cannot read {task}: {error}", markup=False)
-        raise typer.Exit(2) from None
+    source = TaskSource(task.stem, text_of(task))
     try:
         with Referee(device, minimum_tier=minimum_tier, work_dir=work_dir) as referee:
             report = referee.lint(source, fresh=fresh)
     except EvaluatorError as error:
-        console.print(f"could not lint: {error}", markup=False)
+        errors.print(f"could not lint: {error}", markup=False)
         raise typer.Exit(2) from None
     if as_json:
-        typer.echo(json.dumps({name: value for name, value in report.items() if name != "source"}, indent=2))
+        typer.echo(
+            json.dumps(
+                {name: value for name, value in report.as_json().items() if name != "source"}, indent=2
+            )
+        )
     else:
         print_report(Console(), report)
-    raise typer.Exit({"": 0, "task_rejected": 1}.get(report["verdict"], 2))
+    raise typer.Exit({"": 0, "task_rejected": 1}.get(report.verdict, 2))
 
 
-def print_report(console: Console, report: dict[str, Any]) -> None:
+def print_report(console: Console, report: LintReport) -> None:
     """Prints a report as lines."""
-    state = "usable" if report["ok"] else report["verdict"]
-    console.print(f"[bold {'green' if report['ok'] else 'red'}]{state}[/]: ", end="")
-    count = len(report["findings"])
-    words = f"{report['task']['name']}, {count} finding{'s' * (count != 1)}, {report['elapsed_s']:.1f} s"
+    state = "usable" if report.ok else report.verdict
+    console.print(f"[bold {'green' if report.ok else 'red'}]{state}[/]: ", end="")
+    count = len(report.findings)
+    words = f"{report.task['name']}, {count} finding{'s' * (count != 1)}, {report.elapsed_s:.1f} s"
     console.print(words, markup=False, highlight=False)
-    for finding in report["findings"]:
-        console.print(
-            f"  [{_COLORS[finding['severity']]}]{finding['severity']}[/] {finding['rule']}: ", end=""
-        )
-        console.print(f"{finding['sentence']}.", markup=False, highlight=False)
-        console.print(f"    To fix it: {finding['mending']}.", markup=False, highlight=False)
-    for remark in dict.fromkeys(remark for fact in report["facts"] for remark in fact.get("inputs", ())):
+    for finding in report.findings:
+        console.print(f"  [{_COLORS[finding.severity]}]{finding.severity}[/] {finding.rule}: ", end="")
+        console.print(f"{finding.sentence}.", markup=False, highlight=False)
+        console.print(f"    To fix it: {finding.mending}.", markup=False, highlight=False)
+    for remark in dict.fromkeys(remark for fact in report.facts for remark in fact.get("inputs", ())):
         console.print(f"  {remark}.", markup=False, highlight=False)
-    for line in told(report["inferred"]) if report["inferred"] else ():
+    for line in told(report.inferred) if report.inferred else ():
         console.print(f"  {line}", markup=False, highlight=False)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluator.commands.ceilings import pick
+from evaluator.commands.options import MinimumTier, WorkDir, errors, text_of
 from evaluator.errors import EvaluatorError
 from evaluator.profiling import ceilings as measuring
 from evaluator.profiling.bottleneck import Diagnosis, Part
@@ -18,7 +19,6 @@ from evaluator.profiling.counters import Counters
 from evaluator.profiling.profile import profile_task
 from kernelbench_tasks import catalog
 
-_errors = Console(stderr=True)
 _SHOWN_MODULES = 12
 
 
@@ -36,10 +36,8 @@ def profile(
     as_json: Annotated[
         bool, typer.Option("--json", help="The diagnosis as JSON on standard output.")
     ] = False,
-    minimum_tier: Annotated[
-        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
-    ] = "landlock",
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches.")] = None,
+    minimum_tier: MinimumTier = "landlock",
+    work_dir: WorkDir = None,
 ) -> None:
     """Show where the time of a task, or of a whole program, goes and what limits it.
 
@@ -59,7 +57,7 @@ def profile(
         with Referee(kind, minimum_tier=minimum_tier, work_dir=folder) as referee:
             found = profile_task(referee, text, rates, device=kind, dims=_dims(dim or []))
     except EvaluatorError as error:
-        _errors.print(f"could not profile: {error}", markup=False)
+        errors.print(f"could not profile: {error}", markup=False)
         raise typer.Exit(2) from None
     if as_json:
         typer.echo(json.dumps(found.as_json(), indent=2))
@@ -73,7 +71,7 @@ def _program(argv: list[str], *, as_json: bool) -> None:
     try:
         found = profile_program(argv)
     except EvaluatorError as error:
-        _errors.print(f"could not profile: {error}", markup=False)
+        errors.print(f"could not profile: {error}", markup=False)
         raise typer.Exit(2) from None
     if as_json:
         typer.echo(json.dumps(found, indent=2))
@@ -90,15 +88,12 @@ def _program(argv: list[str], *, as_json: bool) -> None:
 
 def _text(task: str) -> str:
     path = Path(task)
+    if path.suffix == ".py" or path.exists():
+        return text_of(path)
     try:
-        if path.suffix == ".py" or path.exists():
-            return path.read_text(encoding="utf-8")
         return catalog.load(task).source
     except KeyError as error:
-        _errors.print(str(error.args[0]), markup=False)
-        raise typer.Exit(2) from None
-    except (OSError, UnicodeDecodeError) as error:
-        _errors.print(f"cannot read {task}: {error}", markup=False)
+        errors.print(str(error.args[0]), markup=False)
         raise typer.Exit(2) from None
 
 

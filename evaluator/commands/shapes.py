@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from evaluator.commands.options import MinimumTier, WorkDir, errors, text_of
+from evaluator.description import Description
 from evaluator.errors import EvaluatorError
 from evaluator.shapes.inference.result import DEADLINE_S, Inferred, infer
 from evaluator.shapes.space import ChoiceDim
 from evaluator.sources import TaskSource
-
-_errors = Console(stderr=True)
 
 
 def shapes(
@@ -30,10 +30,8 @@ def shapes(
             help="Also the shapes that would be judged on a CPU, in the file's own DIMS if it has them."
         ),
     ] = False,
-    minimum_tier: Annotated[
-        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
-    ] = "landlock",
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches.")] = None,
+    minimum_tier: MinimumTier = "landlock",
+    work_dir: WorkDir = None,
 ) -> None:
     """Infer which sizes of a task can vary; a DIMS in the file is ignored.
 
@@ -41,21 +39,17 @@ def shapes(
     """
     from evaluator.client import Referee
 
-    try:
-        text = task.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        _errors.print(f"cannot read {task}: {error}", markup=False)
-        raise typer.Exit(2) from None
+    text = text_of(task)
     try:
         with Referee("cpu", minimum_tier=minimum_tier, work_dir=work_dir) as referee:
             inferred = infer(referee, text, deadline_s)
             described = referee.describe(TaskSource(task.stem, text)) if drawn else None
     except EvaluatorError as error:
-        _errors.print(f"could not infer: {error}", markup=False)
+        errors.print(f"could not infer: {error}", markup=False)
         raise typer.Exit(2) from None
     if as_json:
-        judged = {key: (described or {}).get(key) for key in ("shapes", "strata")} if drawn else {}
-        typer.echo(json.dumps({**inferred.as_json(), **judged}, indent=2))
+        judged = {"shapes": described.shapes, "strata": described.strata} if described else {}
+        typer.echo(json.dumps({**inferred.as_json(), "source": inferred.source, **judged}, indent=2))
     else:
         show(Console(), inferred)
         if described is not None:
@@ -88,14 +82,14 @@ def show(console: Console, inferred: Inferred) -> None:
         console.print(f"  {name} cannot be varied: {reason}", markup=False, highlight=False)
 
 
-def show_drawn(console: Console, described: dict[str, Any]) -> None:
+def show_drawn(console: Console, described: Description) -> None:
     """Prints the shapes of every public split, each with its stratum; or why there are none."""
-    if not described["ok"]:
-        console.print(f"no shapes: {described['reason']}", markup=False, highlight=False)
+    if not described.ok:
+        console.print(f"no shapes: {described.reason}", markup=False, highlight=False)
         return
     table = Table("split", "stratum", "shape")
-    for split, strata in described["strata"].items():
-        for stratum, dims in zip(strata, described["shapes"][split], strict=True):
+    for split, strata in described.strata.items():
+        for stratum, dims in zip(strata, described.shapes[split], strict=True):
             table.add_row(split, stratum, ", ".join(f"{name}={value}" for name, value in dims.items()) or "-")
     console.print(table)
     console.print("held-out shapes are drawn only when they are needed", markup=False)

@@ -22,6 +22,7 @@ _STEADY_SPREAD = 1.10
 _USABLE_SPREAD = 1.5
 _STEAL_SHARE = 0.02
 _GIB = 1 << 30
+_NEEDED_GIB = 2
 
 
 def examine_devices() -> Section:
@@ -167,13 +168,13 @@ def examine_resources(work_dir: Path) -> Section:
         section.lines.append(Line("work folder", BAD, f"{existing} cannot be written", advice))
     section.lines.append(
         _enough(
-            "disk", free_disk, 2, 10, f"free below {existing}", "Free some disk, or name another --work-dir."
+            "disk", free_disk, 10, f"free below {existing}", "Free some disk, or name another --work-dir."
         )
     )
     usable = min(available, limit) if limit is not None else available
     section.lines.append(
         _enough(
-            "memory", usable, 2, 6, "available", "End other programs, or raise this container's memory limit."
+            "memory", usable, 6, "available", "End other programs, or raise this container's memory limit."
         )
     )
     limited = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -188,10 +189,10 @@ def examine_resources(work_dir: Path) -> Section:
     return section
 
 
-def _enough(name: str, found: int, needed_gib: int, wanted_gib: int, words: str, advice: str) -> Line:
+def _enough(name: str, found: int, wanted_gib: int, words: str, advice: str) -> Line:
     text = f"{found / _GIB:.1f} GiB {words}"
-    if found < needed_gib * _GIB:
-        return Line(name, BAD, text, f"{advice} At least {needed_gib} GiB are needed.")
+    if found < _NEEDED_GIB * _GIB:
+        return Line(name, BAD, text, f"{advice} At least {_NEEDED_GIB} GiB are needed.")
     if found < wanted_gib * _GIB:
         return Line(name, DOUBTFUL, text, f"{advice} {wanted_gib} GiB are comfortable.")
     return Line(name, GOOD, text)

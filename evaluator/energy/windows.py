@@ -1,8 +1,8 @@
 """Joules per call from a counter that is brought up to date a few times a second.
 
 One kernel uses millijoules, the counter tells of what happened in the last tenth of a second: so calls go on without a
-pause for seconds, and windows begin and end at the very instants at which the counter moves. Three windows show how far the
-figure can be trusted. The first moment is left out, since power is measured late and clocks settle.
+pause for seconds, and windows begin and end at the very instants at which the counter moves. The first moment is left out,
+since power is measured late and clocks settle.
 
 Whoever measures gives a *step*: a function that keeps the device busy for a moment and says how many calls ended meanwhile.
 It must return within a few milliseconds, or the window's ends are known no better than it lasts.
@@ -25,10 +25,7 @@ from evaluator.errors import EvaluatorError
 
 Step = Callable[[], int]
 
-WINDOWS = 3
 WINDOW_S, LEAD_S, IDLE_S = 5.0, 1.0, 2.0
-#: Powers of windows that differ by less agree.
-_SETTLED = 0.02
 #: A counter that has not moved for so long will not.
 _STANDSTILL_S = 3.0
 
@@ -118,7 +115,7 @@ def idle_w(counter: Counter, seconds: float = IDLE_S) -> float:
         time.sleep(0.002)
         return 0
 
-    return _windows(counter, rest, 1, seconds, min(seconds / 2, LEAD_S))[0].power_w
+    return _window(counter, rest, seconds, min(seconds / 2, LEAD_S)).power_w
 
 
 def energy_of(
@@ -126,26 +123,22 @@ def energy_of(
     step: Step,
     idle: float,
     *,
-    windows: int = WINDOWS,
     seconds: float = WINDOW_S,
     lead_s: float = LEAD_S,
-    most: int = 0,
 ) -> Energy:
-    """What a call needs.
+    """What a call needs, over one window.
 
     Args:
         counter: of the device.
         step: keeps it busy.
         idle: power of the idle device, in watts.
-        windows: how many, one after the other.
-        seconds: of each, at least.
-        lead_s: busy before the first.
-        most: so many are measured at most until the last ``windows`` of them agree; those are the ones that count.
+        seconds: of the window, at least.
+        lead_s: busy before it.
 
     Raises:
         EvaluatorError: the counter does not move, or no call ended.
     """
-    return summarized(_windows(counter, step, windows, seconds, lead_s, most), idle, counter.name)
+    return summarized([_window(counter, step, seconds, lead_s)], idle, counter.name)
 
 
 def compare(
@@ -186,7 +179,7 @@ def compare(
         first = random.SystemRandom().randrange(2)
         quad: tuple[list[Window], list[Window]] = ([], [])
         for side in (first, 1 - first, 1 - first, first):
-            quad[side].extend(_windows(counter, steps[side], 1, seconds, lead_s))
+            quad[side].append(_window(counter, steps[side], seconds, lead_s))
         ratios.append(_mean_joules(energy, 0, quad[0]) / _mean_joules(energy, 1, quad[1]))
         for side in (0, 1):
             found[side].extend(quad[side])
@@ -259,27 +252,16 @@ def _of_call(
     return (above + idle * call_us / 1e6 if call_us else window.millijoules / 1000 / window.calls), above
 
 
-def _windows(
-    counter: Counter, step: Step, count: int, seconds: float, lead_s: float, most: int = 0
-) -> list[Window]:
+def _window(counter: Counter, step: Step, seconds: float, lead_s: float) -> Window:
     until = time.perf_counter() + lead_s
     while time.perf_counter() < until:
         step()
     begin_s, begin_mj, _ = _edge(counter, step)
-    found: list[Window] = []
-    while len(found) < count or (len(found) < most and _unsettled(found[-count:])):
-        calls = 0
-        while time.perf_counter() - begin_s < seconds:
-            calls += step()
-        end_s, end_mj, more = _edge(counter, step)
-        found.append(Window(end_s - begin_s, end_mj - begin_mj, calls + more))
-        begin_s, begin_mj = end_s, end_mj
-    return found[-count:]
-
-
-def _unsettled(windows: Sequence[Window]) -> bool:
-    powers = [window.power_w for window in windows]
-    return max(powers) > (1 + _SETTLED) * min(powers)
+    calls = 0
+    while time.perf_counter() - begin_s < seconds:
+        calls += step()
+    end_s, end_mj, more = _edge(counter, step)
+    return Window(end_s - begin_s, end_mj - begin_mj, calls + more)
 
 
 def _edge(counter: Counter, step: Step) -> tuple[float, float, int]:

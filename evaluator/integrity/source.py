@@ -7,16 +7,23 @@ Comments and docstrings are not included: a candidate's claims about itself neve
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-from evaluator.integrity import native
 
 MAX_SOURCE_BYTES = 1 << 19
 MAX_NODES = 150_000
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+#: What a Python string must contain to count as C++ or CUDA.
+_MARKS = re.compile(r"__global__|#\s*include\b|\btorch::Tensor\b|\bat::\w|extern\s+\"C\"|\bTORCH_LIBRARY\b")
+#: Comments, then string and character literals. Raw strings are left alone (kernels have none).
+_NOISE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+#: A kernel's name is before the first parenthesis after `__global__`, except that of launch bounds.
+_KERNEL = re.compile(
+    r"__global__\s+(?:[\w:]+\s+){0,4}?(?:__launch_bounds__\s{0,4}\([^)]{0,80}\)\s*(?:[\w:]+\s+){0,3}?)?(?!__launch_bounds__)(\w{1,120})\s{0,4}\("
+)
 
 
 class Unreadable(ValueError):
@@ -60,11 +67,9 @@ class Source:
         self._aliases: dict[str, str] = {}
         self._index(tree)
         self.native = [
-            NativeText(
-                node.lineno, native.without_noise(node.value), native.without_noise(node.value, literals=True)
-            )
+            NativeText(node.lineno, without_noise(node.value), without_noise(node.value, literals=True))
             for node in self.strings()
-            if native.looks_native(node.value)
+            if looks_native(node.value)
         ]
         self.calls = [(self.dotted(node.func), node) for node in self.nodes if isinstance(node, ast.Call)]
         self.runtime = self._runtime()
@@ -213,3 +218,30 @@ class _Text(ast.Constant):
     """A constant that holds a string; a type only."""
 
     value: str
+
+
+# -- C++ and CUDA in strings -----------------------------------------------------------------------------------
+
+
+def looks_native(text: str) -> bool:
+    """Whether a Python string looks like C++ or CUDA."""
+    return _MARKS.search(text) is not None
+
+
+def without_noise(text: str, *, literals: bool = False) -> str:
+    """The source with comments blanked, line numbers unchanged; string literals too unless ``literals`` keeps
+    them.
+    """
+
+    def blank(match: re.Match[str]) -> str:
+        found = match[0]
+        if found[0] != "/" and literals:
+            return found
+        return "\n" * found.count("\n") + " "
+
+    return _NOISE.sub(blank, text)
+
+
+def kernel_names(text: str) -> list[str]:
+    """Names of the `__global__` functions that a source defines or declares."""
+    return list(dict.fromkeys(_KERNEL.findall(without_noise(text))))

@@ -14,8 +14,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator.integrity import native, rules
-from evaluator.integrity.source import MAX_SOURCE_BYTES, Source, Unreadable
+from evaluator.integrity import rules
+from evaluator.integrity.source import MAX_SOURCE_BYTES, Source, Unreadable, kernel_names
 
 NOT_ANALYZED = "not_analyzed"
 #: Most characters of a file that are read: more than the limit for analysis, so that a longer file is recognized
@@ -60,7 +60,7 @@ def analyze(text: str) -> Analysis:
         return Analysis(
             ((NOT_ANALYZED, "info", f"the file is too much for the analysis ({type(error).__name__})"),)
         )
-    names = [*source.jit_names(), *(name for one in source.native for name in native.kernel_names(one.code))]
+    names = [*source.jit_names(), *(name for one in source.native for name in kernel_names(one.code))]
     builds = any(name.rpartition(".")[2] in ("load_inline", "_compile_kernel") for name, _ in source.calls)
     return Analysis(tuple(found), tuple(dict.fromkeys(names))[:_MAX_NAMES], builds)
 

@@ -16,11 +16,11 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from evaluator.integrity.static import clean
 from evaluator.profiling.counted_call import MOST_TEXT, PROGRAM
-from evaluator.roles.tool_run import ToolResult
+from evaluator.roles.tool_run import RunsTools, ToolResult
 
 #: The device is nobody else's meanwhile.
 DEADLINE_S = 60.0
@@ -87,22 +87,6 @@ class Counters:
     notes: tuple[str, ...]
 
 
-class RunsTools(Protocol):
-    """Whatever runs a trusted program beside untrusted files: :class:`evaluator.client.Referee`."""
-
-    def run_tool(
-        self,
-        program: str,
-        files: Mapping[str, str],
-        *,
-        deadline_s: float = ...,
-        memory_bytes: int | None = ...,
-        device: bool = ...,
-    ) -> ToolResult:
-        """See :meth:`evaluator.client.Referee.run_tool`."""
-        ...
-
-
 def find_ncu() -> str | None:
     """Path of ncu: on PATH, in the CUDA toolkit, or where NVIDIA's packages put it (the newest); None without it."""
     found = shutil.which("ncu")
@@ -140,7 +124,6 @@ def count(
     device: str,
     dims: Mapping[str, Any],
     deadline_s: float = DEADLINE_S,
-    memory_bytes: int | None = None,
 ) -> Counters:
     """Has ncu count the kernels of one warm call of a task. Whoever calls holds the device's lock.
 
@@ -151,7 +134,6 @@ def count(
         device: ``cpu`` or ``cuda``.
         dims: plain sizes that differ from the file's.
         deadline_s: for ncu, after which it is ended.
-        memory_bytes: limit of each process; None on a GPU.
 
     Raises:
         RefereeLost: the referee died meanwhile. Whatever else goes wrong is a note.
@@ -171,7 +153,6 @@ def count(
         PROGRAM.format(request=request),
         {"task.py": text},
         deadline_s=deadline_s + _GRACE_S,
-        memory_bytes=memory_bytes,
         device=device == "cuda",
     )
     return read(result, ncu, deadline_s)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evaluator.profiling.bottleneck import Diagnosis, Part
-from evaluator.profiling.measured import Measured, Row
+from evaluator.profiling.measured import Measured, Operation
 from evaluator.profiling.sentences import sentences
 
 #: Share of a call in which a GPU must idle for the host to be the cause.
@@ -52,14 +52,14 @@ class Roof:
         """Seconds to move so much: through the last cache if half of it holds all, else through memory."""
         return moved_bytes / (self._cache if moved_bytes < self._cache_bytes / 2 else self._dram)
 
-    def compute_s(self, row: Row) -> float:
+    def compute_s(self, row: Operation) -> float:
         """Seconds of an operation's arithmetic: calls together."""
         if row.flops:
             peak = self._rates.get(f"{row.kind}_flops_per_s") or self._rates["float32_flops_per_s"]
             return row.flops / float(peak)
         return row.elements / (float(self._rates["exp_per_s"]) if row.transcendental else self._vector)
 
-    def used(self, operations: Sequence[Row]) -> dict[str, float]:
+    def used(self, operations: Sequence[Operation]) -> dict[str, float]:
         """The ceilings that stand behind these times: memory, the last cache, and arithmetic of each kind that occurs."""
         found = {"memory_bytes_per_s": self._dram, "cache_bytes_per_s": self._cache}
         for kind in sorted({row.kind for row in operations if row.flops}):
@@ -68,16 +68,16 @@ class Roof:
             found[name] = float(self._rates[name])
         return {**found, "vector_flops_per_s": self._vector}
 
-    def fused_s(self, operations: Sequence[Row], call_bytes: int) -> float:
+    def fused_s(self, operations: Sequence[Operation], call_bytes: int) -> float:
         """Seconds to move what a call takes and gives (``call_bytes``), or what its operations move if that is less."""
         return self.memory_s(min(call_bytes, sum(row.moved_bytes for row in operations) or call_bytes))
 
-    def least_s(self, operations: Sequence[Row], call_bytes: int) -> float:
+    def least_s(self, operations: Sequence[Operation], call_bytes: int) -> float:
         """Seconds of a call with everything fused: its bytes or its products, whichever takes longer."""
         products_s = sum(self.compute_s(row) for row in operations if row.flops)
         return max(self.fused_s(operations, call_bytes), products_s, 1e-9)
 
-    def bound(self, row: Row) -> str:
+    def bound(self, row: Operation) -> str:
         """``memory`` or ``compute``, whichever takes longer."""
         each = row.moved_bytes // max(row.calls, 1)
         slack = 1.0 if row.flops else _CLEARLY
@@ -202,7 +202,7 @@ def _kernels(seen: Measured) -> tuple[Part, ...]:
     )
 
 
-def _parts(seen: Measured, roof: Roof, key: Callable[[Row], str]) -> tuple[Part, ...]:
+def _parts(seen: Measured, roof: Roof, key: Callable[[Operation], str]) -> tuple[Part, ...]:
     """The operations' time by a name, with what most of each part's time goes to."""
     seconds: dict[str, dict[str, float]] = {}
     calls: dict[str, int] = {}

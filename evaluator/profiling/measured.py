@@ -12,20 +12,29 @@ _MOST_ROWS, _MOST_NAME, _MOST_TEXT = 200, 160, 300
 _MOST_SECONDS, _MOST_COUNT = 1e6, 1 << 60
 
 
-@dataclass(frozen=True)
-class Row:
-    """One operation at one place; see :class:`evaluator.profiling.recorder.Operation`."""
+@dataclass
+class Operation:
+    """What was done at one place, over all calls in a pass.
+
+    Attributes:
+        name: of the operation of torch.
+        line: of the task file; 0 for the backward pass and what no line of it stands behind.
+        module: path of the submodule in whose forward it ran.
+        kind: type in which products are computed, "" for all else.
+        calls, seconds, moved_bytes, flops, elements: sums.
+        transcendental: each element takes an exponential or its like.
+    """
 
     name: str
     line: int
     module: str
     kind: str
-    calls: int
-    seconds: float
-    moved_bytes: int
-    flops: int
-    elements: int
-    transcendental: bool
+    calls: int = 0
+    seconds: float = 0.0
+    moved_bytes: int = 0
+    flops: int = 0
+    elements: int = 0
+    transcendental: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class Measured:
     state_bytes: int
     output_bytes: int
     operation_count: int
-    operations: tuple[Row, ...]
+    operations: tuple[Operation, ...]
     kernels: tuple[tuple[str, float, int], ...]
     waits: tuple[tuple[int, str, int], ...]
     transfers: tuple[tuple[int, str, int], ...]
@@ -103,7 +112,7 @@ def parse(plain: Any, compiling: Any) -> Measured:
             state_bytes=_count(plain["state_bytes"]),
             output_bytes=_count(plain["output_bytes"]),
             operation_count=_count(plain["operation_count"]),
-            operations=tuple(_row(row) for row in plain["operations"][:_MOST_ROWS]),
+            operations=tuple(_operation(row) for row in plain["operations"][:_MOST_ROWS]),
             kernels=tuple(
                 (clean(name, _MOST_NAME), _seconds(seconds), _count(calls))
                 for name, seconds, calls in plain["kernels"][:_MOST_ROWS]
@@ -120,31 +129,8 @@ def parse(plain: Any, compiling: Any) -> Measured:
         raise ValueError(f"not the form of a profile: {type(error).__name__}") from None
 
 
-@dataclass(frozen=True)
-class Counted:
-    """A call at one size: the bytes of what it takes and gives (inputs, weights, outputs), and its operations."""
-
-    call_bytes: int
-    operations: tuple[Row, ...]
-
-
-def parse_counts(plain: Any) -> tuple[Counted, ...]:
-    """Checks the answer of a disposable process that counted and timed nothing.
-
-    Raises:
-        ValueError: it has another form.
-    """
-    try:
-        return tuple(
-            Counted(_count(one["call_bytes"]), tuple(_row(row) for row in one["operations"][:_MOST_ROWS]))
-            for one in plain["shapes"][:_MOST_ROWS]
-        )
-    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-        raise ValueError(f"not the form of counts: {type(error).__name__}") from None
-
-
-def _row(row: Any) -> Row:
-    return Row(
+def _operation(row: Any) -> Operation:
+    return Operation(
         name=clean(row["name"], _MOST_NAME),
         line=_count(row["line"]),
         module=clean(row["module"], _MOST_NAME),

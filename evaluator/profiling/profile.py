@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +11,11 @@ from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError
 from evaluator.integrity.static import clean
 from evaluator.profiling.bottleneck import Diagnosis
-from evaluator.profiling.counters import RunsTools, count, find_ncu
-from evaluator.profiling.diagnosis import Roof, diagnose
-from evaluator.profiling.measured import parse, parse_counts
+from evaluator.profiling.counters import count, find_ncu
+from evaluator.profiling.diagnosis import diagnose
+from evaluator.profiling.measured import parse
 from evaluator.profiling.program import PROGRAM
+from evaluator.roles.tool_run import RunsTools
 from evaluator.timing.exclusive import DeviceLock
 
 DEADLINE_S = 60.0
@@ -74,43 +75,6 @@ def profile_task(
         return found
     with DeviceLock(str(uuid)).exclusive():
         return replace(found, counters=count(tools, text, ncu, device=device, dims=chosen))
-
-
-def least_times(
-    tools: RunsTools,
-    text: str,
-    rates: Mapping[str, Any],
-    shapes: Sequence[Mapping[str, Any]],
-    *,
-    device: str,
-    deadline_s: float = DEADLINE_S,
-) -> tuple[float, ...]:
-    """Seconds of a call at each of some shapes at the measured ceilings, everything fused, as in :attr:`Diagnosis.least_s`.
-
-    The task is called, but nothing is timed.
-
-    Args:
-        tools: see :func:`profile_task`.
-        text: the task file; anybody's.
-        rates: measured ceilings of the device.
-        shapes: sizes by dimension; what one does not name keeps the file's default.
-        device: ``cpu`` or ``cuda``.
-        deadline_s: for all shapes together.
-
-    Raises:
-        ProfileFailed: the task does not run, or not in time, or its process answered nonsense.
-        RefereeLost: the referee died meanwhile.
-    """
-    chosen = [_plain(dims) for dims in shapes]
-    request = {"device": device, "shapes": chosen, "deadline_s": deadline_s, "part": "counts"}
-    roof = Roof(rates)
-    try:
-        counted = parse_counts(_run(tools, text, request))
-    except ValueError as error:
-        raise ProfileFailed(f"the profile's process answered nonsense: {error}") from None
-    if len(counted) != len(chosen):
-        raise ProfileFailed(f"the profile's process answered for {len(counted)} of {len(chosen)} shapes")
-    return tuple(roof.least_s(one.operations, one.call_bytes) for one in counted)
 
 
 def _plain(dims: Mapping[str, Any]) -> dict[str, Any]:

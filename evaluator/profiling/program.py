@@ -19,13 +19,12 @@ def main(path: str, target: str, request: dict[str, Any]) -> None:
     Args:
         path: of the task file.
         target: of the file to write.
-        request: ``device``, ``dims``, ``flush_bytes``, ``deadline_s``, and ``part``: ``times``, ``breaks`` for where the graph
-            breaks, which times nothing, or ``counts`` for bytes and arithmetic at each of several ``shapes``, which times
-            nothing either.
+        request: ``device``, ``dims``, ``flush_bytes``, ``deadline_s``, and ``part``: ``times``, or ``breaks`` for where the
+            graph breaks, which times nothing.
     """
     warnings.simplefilter("ignore")
     try:
-        find = {"times": _times, "breaks": _breaks, "counts": _counts}[request["part"]]
+        find = _times if request["part"] == "times" else _breaks
         answer = {"ok": True, **find(os.path.abspath(path), request)}
     except Exception as error:  # noqa: BLE001 - anything in a stranger's file
         answer = {"ok": False, "reason": f"{type(error).__name__}: {str(error)[:300]}"}
@@ -39,30 +38,6 @@ def _breaks(path: str, request: dict[str, Any]) -> dict[str, Any]:
 
     one = subject.build(subject.load(path), request["dims"], request["device"])
     return breaks.graph_breaks(one.model, one.inputs, path, _BREAKS_S)
-
-
-def _counts(path: str, request: dict[str, Any]) -> dict[str, Any]:
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    from evaluator.profiling import recorder, subject
-
-    module = subject.load(path)
-    found = []
-    for dims in request["shapes"]:
-        one = subject.build(module, dims, request["device"])
-        started = time.perf_counter()
-        result = one.call()
-        taken = recorder.record(one.call, one.model, path, request["device"], time.perf_counter() - started)
-        rows = sorted(taken.operations.values(), key=lambda row: -row.seconds)
-        output_bytes = sum(leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
-        found.append(
-            {
-                "call_bytes": one.input_bytes() + one.state_bytes() + output_bytes,
-                "operations": [vars(row) for row in rows[:_MOST_ROWS]],
-            }
-        )
-    return {"shapes": found}
 
 
 def _times(path: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +56,6 @@ def _times(path: str, request: dict[str, Any]) -> dict[str, Any]:
         "input_bytes": one.input_bytes(),
         "state_bytes": one.state_bytes(),
         "output_bytes": sum(leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)),
-        "threads": torch.get_num_threads(),
     }
     passes = [recorder.record(one.call, one.model, path, device, found["steady_s"]) for _ in range(_PASSES)]
     best = min(passes, key=lambda record: record.seconds)

@@ -21,6 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from evaluator.profiling.measured import Operation
+
 #: Operations after which the host knows something that the device computed: a number, or how many there are.
 WAITING = frozenset(
     f"aten::{name}"
@@ -44,31 +46,6 @@ _SIMPLE_POWERS = (1, 2, 3, 4, 0.5, -0.5, -1, -2)
 #: Cycles that the device sleeps while operations are queued, so that times between events hold no waiting for the host.
 _SLEEP_CYCLES_PER_S = 1.5e9
 _LONGEST_SLEEP_S = 0.3
-
-
-@dataclass
-class Operation:
-    """What was done at one place, over all calls in a pass.
-
-    Attributes:
-        name: of the operation of torch.
-        line: of the task file; 0 for the backward pass and what no line of it stands behind.
-        module: path of the submodule in whose forward it ran.
-        kind: type in which products are computed, "" for all else.
-        calls, seconds, moved_bytes, flops, elements: sums.
-        transcendental: each element takes an exponential or its like.
-    """
-
-    name: str
-    line: int
-    module: str
-    kind: str
-    calls: int = 0
-    seconds: float = 0.0
-    moved_bytes: int = 0
-    flops: int = 0
-    elements: int = 0
-    transcendental: bool = False
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evaluator.roles.blocks import flatten, tensors_in
+from evaluator.roles.blocks import flatten, map_tensors, tensors_in
 from evaluator.roles.frames import CallSpec, TensorMeta
 from evaluator.roles.protocol import ContractError
 
@@ -74,7 +74,7 @@ class Call:
         answers = []
         for result, given, upstream, leaves, buffers in opened:
             gradients = self._backward(result, given, upstream, leaves)
-            answers.append((_detached(result), gradients, buffers))
+            answers.append((map_tensors(result, torch.Tensor.detach), gradients, buffers))
         self._restore()
         return answers
 
@@ -104,7 +104,7 @@ class Call:
         with torch.enable_grad():
             result = self._forward(*given)
         gradients = self._backward(result, given, upstream, leaves)
-        return _detached(result), gradients
+        return map_tensors(result, torch.Tensor.detach), gradients
 
     def _parts(self, arguments: tuple[Any, ...]) -> tuple[Any, Any, list[torch.Tensor]]:
         """What forward gets, the upstream gradients, and the tensors whose gradients are wanted."""
@@ -154,17 +154,6 @@ class Call:
             # Differs only in the float64 oracle, if a module narrows its output itself.
             gradients.append(gradient if gradient.dtype == output.dtype else gradient.to(output.dtype))
         return roots, gradients
-
-
-def _detached(result: Any) -> Any:
-    if isinstance(result, torch.Tensor):
-        return result.detach()
-    if isinstance(result, (list, tuple)):
-        items = [_detached(item) for item in result]
-        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
-    if isinstance(result, dict):
-        return {key: _detached(item) for key, item in result.items()}
-    return result
 
 
 def make(forward: Forward, model: nn.Module, spec: CallSpec, initial: list[torch.Tensor]) -> Forward:

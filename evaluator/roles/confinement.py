@@ -24,7 +24,6 @@ HEADERS = "/.kernelwright/headers"
 ALL_HEADERS = "/.kernelwright/headers-source"
 TEMPORARY = "/.kernelwright/tmp"
 MOUNT_POINTS = (WORK, HEADERS, TEMPORARY)
-_TMP_BYTES = 1 << 30
 
 
 def enter(request: dict[str, Any], control: socket.socket, tier: str) -> None:
@@ -47,7 +46,7 @@ def enter(request: dict[str, Any], control: socket.socket, tier: str) -> None:
         if not any(path.startswith("/tmp/") for path in request["read_only"]):
             # For programs that ignore TMPDIR. Not if a needed tree is below /tmp and would be hidden.
             private.append("/tmp")
-        namespaces.enter_inner(control, private, _TMP_BYTES, before_fork=lambda: _mount_work(request))
+        namespaces.enter_inner(control, private, before_fork=lambda: _mount_work(request))
         temporary, work = TEMPORARY, WORK
         headers = HEADERS
         writable = [*private, "/dev/null", WORK]
@@ -88,13 +87,11 @@ def enter(request: dict[str, Any], control: socket.socket, tier: str) -> None:
 
 def _mount_work(request: dict[str, Any]) -> None:
     """Binds or copies the one folder this child may use to /work and hides the rest of the store."""
-    uid = os.getuid()
     folder = os.path.join(STORE, request["folder"]) if request["folder"] else ""
     if folder and request["folder_mode"] == "share":
         syscalls.mount(folder, WORK, None, MS_BIND)
     else:
-        options = f"size={_TMP_BYTES},mode=700,uid={uid},gid={uid}"
-        syscalls.mount("tmpfs", WORK, "tmpfs", MS_NOSUID | MS_NODEV, options)
+        namespaces.private_tmpfs(WORK, os.getuid())
         if folder:
             # Keep links as links: other folders are still visible here, and untrusted code could point links at
             # them.

@@ -5,7 +5,10 @@ Runs in the reference's process and only describes. :mod:`evaluator.referee.sess
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,6 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
+
+#: Limits: seconds for all shapes, and how many operations of one call are followed.
+_SECONDS, _MOST_OPERATIONS = 3.0, 1024
 
 
 class _TooMany(Exception):
@@ -46,6 +52,25 @@ class _Count(TorchDispatchMode):
         if formula is not None:
             self.flops += int(formula(*args, **(kwargs or {}), out_val=result))
         return result
+
+
+def answer(model: type[nn.Module], module: ModuleType, request: dict[str, Any]) -> bytes:
+    """What a call would take at each of some shapes as JSON, see :func:`of_call`; null where that is unknown."""
+    until = time.monotonic() + _SECONDS
+    answers = []
+    for dims in request["shapes"]:
+        init, given = ({name: dims[name] for name in request[key]} for key in ("init_dims", "input_dims"))
+        in_time = time.monotonic() < until
+        answers.append(_of_shape(model, module, init, given) if in_time else None)
+    return json.dumps({"shapes": answers}).encode()
+
+
+def _of_shape(
+    model: type[nn.Module], module: ModuleType, init: dict[str, Any], given: dict[str, Any]
+) -> dict[str, int] | None:
+    return of_call(
+        lambda: model(*module.get_init_inputs(**init)), lambda: module.get_inputs(**given), _MOST_OPERATIONS
+    )
 
 
 def of_call(

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from evaluator.roles import interpreted, wire
+from evaluator.roles import interpreted, protocol
 from evaluator.sandbox import namespaces, syscalls
 from evaluator.sandbox.layout import Layout
 
@@ -50,7 +50,7 @@ def main(channel_descriptor: int, settings_json: str) -> None:
     _preload(settings)
     channel.sendall(json.dumps({"ready": True, "pid": os.getpid()}).encode() + b"\n")
     while True:
-        message = wire.receive_request(channel)
+        message = protocol.receive_request(channel)
         if message is None:
             os._exit(0)
         request, descriptors = message

@@ -21,7 +21,6 @@ Addresses = np.ndarray[Any, np.dtype[np.uint64]]
 MAGIC = 0x4B575246
 MAX_FRAME_BYTES = 1 << 20
 _HEADER = struct.Struct("<IHHQI")
-_RECORD = struct.Struct("<QQ")
 _META = struct.Struct("<BBxxxxxx8q8q")
 _COUNT = struct.Struct("<IIQ")
 _NUMBER = np.dtype("<u8")

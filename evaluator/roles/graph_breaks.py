@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-
-class _Late(BaseException):
-    """Tracing ran out of time. Not an Exception, so that Dynamo's own handlers let it pass."""
+from evaluator.breaking_off import TooSlow, broken_off
 
 
 def graph_breaks(model: torch.nn.Module, inputs: list[Any], path: str, most_s: int) -> dict[str, Any]:
@@ -20,19 +17,13 @@ def graph_breaks(model: torch.nn.Module, inputs: list[Any], path: str, most_s: i
         ``graphs``, how many there would be, and ``breaks``, a list of line (of ``path``, 0 if none) and reason;
         ``problem`` if tracing failed or took longer than ``most_s`` seconds.
     """
-
-    def late(number: int, frame: Any) -> None:
-        raise _Late
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(most_s)
     try:
-        with torch.no_grad():
+        with broken_off(most_s), torch.no_grad():
             explained = torch._dynamo.explain(model)(*inputs)
-        # After a break inside a loop, Dynamo leaves the whole frame to Python and keeps no reason.
-        found = rows_of(explained.break_reasons, path) or _first_break(model, inputs, path)
+            # After a break inside a loop, Dynamo leaves the whole frame to Python and keeps no reason.
+            found = rows_of(explained.break_reasons, path) or _first_break(model, inputs, path)
         return {"graphs": int(explained.graph_count), "breaks": found, "problem": ""}
-    except _Late:
+    except TooSlow:
         return {"graphs": 0, "breaks": [], "problem": f"tracing took longer than {most_s} s"}
     except Exception as error:
         return {
@@ -41,8 +32,6 @@ def graph_breaks(model: torch.nn.Module, inputs: list[Any], path: str, most_s: i
             "problem": f"{type(error).__name__}: {_first_line(str(error))}",
         }
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
         torch._dynamo.reset()
 
 

@@ -27,7 +27,7 @@ _WORD_BYTES = 8
 _TYPE_AT, _USED_AT, _KEYS_AT, _VALUES_AT = 8, 16, 32, 40
 #: What a request passes through on its way to the loop and back.
 _MODULES = (
-    "blocks", "calls", "chain", "dispatch", "frames", "module_host", "open_shape", "runner", "turns", "wire",
+    "blocks", "calls", "chain", "dispatch", "frames", "module_host", "open_shape", "protocol", "runner", "turns",
 )  # fmt: skip
 #: The same for a GPU. Not read without one: it takes 0.1 ms.
 _MODULES_GPU = ("device_chain", "device_memory", "exchange", "gate")

@@ -21,7 +21,6 @@ from evaluator.roles.open_shape import Shape
 _SAME = 1e-2
 #: Threads switch every 5 ms.
 _TOGETHER_S = 0.3
-_Call = Callable[[Any], list[torch.Tensor]]
 
 
 def answer(shapes: dict[int, Shape], request: dict[str, Any]) -> bytes:

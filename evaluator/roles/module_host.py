@@ -8,7 +8,6 @@ import inspect
 import json
 import mmap
 import os
-import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from types import ModuleType
@@ -28,22 +27,18 @@ from evaluator.roles import (
     frames,
     interpreted,
     rehearsal,
-    renewal,
     shared_headers,
     torch_cpp,
     variants,
 )
-from evaluator.roles.compile_anew import past_what_is_kept
 from evaluator.roles.drawing import Drawn, draw, measured, on_device
 from evaluator.roles.exchange import span_elements
-from evaluator.roles.open_shape import Shape, leaf, meta_json, meta_of, read_meta, typed
+from evaluator.roles.open_shape import Shape, leaf, meta_json, meta_of, read_meta, renew, typed
 from evaluator.roles.protocol import RENEWED, ContractError
 from evaluator.roles.turns import Turns
 from evaluator.roles.values import decode_value, encode_value
 
 _REFERENCE, _CANDIDATE = "Model", "ModelNew"
-#: Limits for estimating the cost of calls: seconds, and how many operations of one call are followed.
-_COST_SECONDS, _MOST_OPERATIONS = 3.0, 1024
 
 
 class ModuleHost(Turns):
@@ -112,7 +107,7 @@ class ModuleHost(Turns):
 
     def variant(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """See `Turns.variant`. The headers may have been built after this process was started."""
-        with past_what_is_kept() if request["anew"] else nullcontext():
+        with variants.past_what_is_kept() if request["anew"] else nullcontext():
             if self.device.type == "cpu":
                 shared_headers.use(self._headers)
             return super().variant(request, descriptors)
@@ -205,31 +200,11 @@ class ModuleHost(Turns):
         return json.dumps({"shapes": answers}).encode()
 
     def costs(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """What a call would take at each of some shapes, see :mod:`evaluator.roles.cost`; null where that is
-        unknown.
-        """
-        until = time.monotonic() + _COST_SECONDS
-        answers = [
-            self._cost(
-                {name: dims[name] for name in request["init_dims"]},
-                {name: dims[name] for name in request["input_dims"]},
-            )
-            if time.monotonic() < until
-            else None
-            for dims in request["shapes"]
-        ]
-        return json.dumps({"shapes": answers}).encode()
-
-    def _cost(self, init: dict[str, Any], given: dict[str, Any]) -> dict[str, int] | None:
+        """See :func:`evaluator.roles.cost.answer`."""
         from evaluator.roles import cost
 
-        module = self.module
-        assert module is not None
-        return cost.of_call(
-            lambda: self._class_of(module, _REFERENCE)(*module.get_init_inputs(**init)),
-            lambda: module.get_inputs(**given),
-            _MOST_OPERATIONS,
-        )
+        assert self.module is not None
+        return cost.answer(self._class_of(self.module, _REFERENCE), self.module, request)
 
     def _accepted(self, function: str, dims: dict[str, Any]) -> list[str]:
         parameters = inspect.signature(getattr(self.module, function)).parameters
@@ -477,7 +452,7 @@ class ModuleHost(Turns):
             if getattr(self._class_of(self.module, _CANDIDATE), "from_reference", None) is not None:
                 return b""
         how = {name: request[name] for name in ("names", "seed", "quietly", "one_row")}
-        renewal.renew(self.shapes[request["shape"]], **how)
+        renew(self.shapes[request["shape"]], **how)
         return RENEWED
 
     def kernels(self, request: dict[str, Any], descriptors: list[int]) -> bytes:

@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,10 +21,8 @@ from typing import Any
 import numpy as np
 
 from evaluator.errors import ProtocolViolation, RoleExited, RoleFailure, RoleReported, RoleTimeout
-from evaluator.roles import frames, protocol, wire
-from evaluator.roles.drain import MAX_OUTPUT_BYTES, OutputDrain
-from evaluator.roles.sessions import members_of
-from evaluator.roles.threads import Threads
+from evaluator.roles import frames, protocol
+from evaluator.roles.kernel_view import Threads, members_of
 from evaluator.sandbox import syscalls
 
 _WORDS = {
@@ -35,6 +34,34 @@ _WORDS = {
 _FREEZE_SECONDS = 2.0
 _MEANWHILE_SECONDS = 0.05
 _LOWEST_PRIORITY = 19
+_KEPT_OUTPUT_BYTES, _MAX_OUTPUT_BYTES = 64 << 10, 16 << 20
+
+
+class OutputDrain:
+    """Reads what a process prints, keeps the last 64 KiB, and kills the process if it prints too much."""
+
+    def __init__(self, descriptor: int, on_flood: Any) -> None:
+        self._descriptor = descriptor
+        self._on_flood = on_flood
+        self.kept = b""
+        self.total_bytes = 0
+        self.flooded = False
+        self._thread = threading.Thread(target=self._drain, daemon=True)
+        self._thread.start()
+
+    def _drain(self) -> None:
+        with os.fdopen(self._descriptor, "rb", buffering=0) as source:
+            while chunk := source.read(1 << 16):
+                self.total_bytes += len(chunk)
+                self.kept = (self.kept + chunk)[-_KEPT_OUTPUT_BYTES:]
+                if self.total_bytes > _MAX_OUTPUT_BYTES and not self.flooded:
+                    self.flooded = True
+                    self._on_flood()
+
+    def text(self) -> str:
+        """The last part of its output (untrusted)."""
+        self._thread.join(timeout=0.5)
+        return self.kept.decode("utf-8", "replace")
 
 
 class RoleProcess:
@@ -134,7 +161,7 @@ class RoleProcess:
         self._sequence += 1
         message = {**request, "op": operation, "seq": self._sequence}
         try:
-            wire.send_request(self._channel, message, descriptors)
+            protocol.send_request(self._channel, message, descriptors)
         except (BrokenPipeError, ConnectionError):
             raise self._ended() from None
         return self._sequence
@@ -259,7 +286,7 @@ class RoleProcess:
         if flooded:
             return RoleExited(
                 "runtime_error",
-                f"it printed more than {MAX_OUTPUT_BYTES >> 20} MiB",
+                f"it printed more than {_MAX_OUTPUT_BYTES >> 20} MiB",
                 printed[-2000:],
                 role=self.name,
             )

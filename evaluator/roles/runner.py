@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evaluator.compiler_words import headline
-from evaluator.roles import frames, protocol, wire
+from evaluator.roles import frames, protocol
 from evaluator.roles.protocol import BuildError, ContractError
 
 _MAX_TEXT_BYTES = 6000
@@ -29,7 +29,7 @@ def serve(channel: socket.socket, settings: dict[str, Any]) -> None:
     # outside.
     channel.sendall(b"H")
     while True:
-        message = wire.receive_request(channel)
+        message = protocol.receive_request(channel)
         if message is None:
             os._exit(0)
         request, descriptors = message

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.errors import SandboxUnavailable
-from evaluator.roles import confinement, wire
+from evaluator.roles import confinement, protocol
 from evaluator.roles.process import RoleProcess
 from evaluator.sandbox import layout, namespaces
 from evaluator.sandbox.limits import Limits
@@ -201,7 +201,7 @@ class ForkServer:
         )
         try:
             with self._lock:
-                wire.send_request(
+                protocol.send_request(
                     self._channel, request, (theirs.fileno(), control_theirs.fileno(), write_end)
                 )
                 self._answer(60.0)

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from evaluator.errors import RoleExited, RoleFailure
 from evaluator.roles import protocol
@@ -34,6 +34,22 @@ class ToolResult:
     stdout: str
     stderr: str = ""
     outputs: dict[str, bytes] = field(default_factory=dict)
+
+
+class RunsTools(Protocol):
+    """Runs a trusted program beside untrusted files: :class:`evaluator.client.Referee`."""
+
+    def run_tool(
+        self,
+        program: str,
+        files: Mapping[str, str],
+        *,
+        deadline_s: float,
+        memory_bytes: int | None = ...,
+        device: bool = ...,
+    ) -> ToolResult:
+        """See :meth:`evaluator.client.Referee.run_tool`."""
+        ...
 
 
 def run_tool(

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from torch._C._dynamo import guards
 
 from evaluator.roles import (
     blocks,
@@ -34,40 +32,6 @@ from evaluator.roles.protocol import LEAST, NULL, OWN_IN_TIER, OWN_RESULT, TOO_S
 from evaluator.roles.values import decode_value
 
 _WARM_CALLS, _WARM_SECONDS = 16, 0.0005
-#: torch's quickest way to a new tensor, made for the code that Inductor writes; not in every version.
-_empty_strided = getattr(guards, "_empty_strided_cpu", None)
-
-
-class _Least(nn.Module):
-    """Makes one new tensor like its first output and returns it with the others, which were made before.
-
-    Only one, and none if the outputs are views of the inputs: a native extension makes many in the time in which
-    Python makes a few, and no honest module may be faster than this.
-    """
-
-    def __init__(self, outputs: list[torch.Tensor], arguments: tuple[Any, ...]) -> None:
-        super().__init__()
-        first, *self._others = outputs
-        given = {tensor.untyped_storage().data_ptr() for tensor in blocks.tensors_in(arguments)}
-        self._made = first if first.untyped_storage().data_ptr() in given else None
-        self._shape, self._strides = tuple(first.shape), tuple(first.stride())
-        self._dtype, self._device = first.dtype, first.device
-
-    def forward(self, *arguments: Any) -> Any:
-        made = self._made
-        if made is None:
-            made = torch.empty_strided(self._shape, self._strides, dtype=self._dtype, device=self._device)
-        return [made, *self._others] if self._others else made
-
-    def native(self) -> blocks.Fixed | None:
-        """The first output alone, without any Python, on the host: a C extension may be called without any too."""
-        if self._device.type != "cpu":
-            return None
-        if self._made is not None:
-            return blocks.constant(self._made)
-        if _empty_strided is None:
-            return blocks.Fixed(torch.empty, (self._shape,))
-        return blocks.Fixed(_empty_strided, (self._shape, self._strides, self._dtype))
 
 
 class Turns:
@@ -277,7 +241,7 @@ class Turns:
         """Adds the variant that does next to nothing."""
         if LEAST not in shape.forwards:
             arguments = shape.slots[0].arguments
-            least = _Least(blocks.flatten(shape.forwards["eager"](*arguments)), arguments)
+            least = blocks.Least(blocks.flatten(shape.forwards["eager"](*arguments)), arguments)
             shape.forwards[LEAST] = least.native() or least
 
     @staticmethod

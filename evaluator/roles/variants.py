@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +17,7 @@ import torch
 from evaluator.baselines import MODES
 from evaluator.precision import TIERS
 from evaluator.roles import calls
-from evaluator.roles.blocks import tensors_in
+from evaluator.roles.blocks import map_tensors, tensors_in
 from evaluator.roles.graph_breaks import rows_of
 from evaluator.roles.protocol import NOTHING_COMPILED
 
@@ -26,6 +29,8 @@ _graphs_before: list[int] = []
 #: kernels.
 made: dict[str, dict[str, Any]] = {}
 _MOST_REASONS = 3
+#: The variables that tell Inductor and Triton where their caches are.
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 def raise_recompile_limit() -> None:
@@ -193,7 +198,7 @@ def _under_autocast(shape: Any, device: torch.device, dtype: torch.dtype) -> cal
     arguments = shape.slots[0].arguments
     with torch.no_grad():
         plain = model(*arguments[: len(arguments) - len(shape.spec.differentiable)])
-    dtypes = _map_tensors(plain, lambda tensor: tensor.dtype)
+    dtypes = map_tensors(plain, lambda tensor: tensor.dtype)
 
     def forward(*given: Any) -> Any:
         with torch.autocast(device.type, dtype=dtype):
@@ -238,23 +243,12 @@ class _Cloned:
 
     def __call__(self, *arguments: Any) -> Any:
         torch.compiler.cudagraph_mark_step_begin()
-        return _map_tensors(self.forward(*arguments), torch.clone)
-
-
-def _map_tensors(value: Any, function: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, (list, tuple)):
-        items = [_map_tensors(item, function) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, dict):
-        return {key: _map_tensors(item, function) for key, item in value.items()}
-    return value
+        return map_tensors(self.forward(*arguments), torch.clone)
 
 
 def _capture(call: calls.Forward, arguments: list[Any]) -> Any:
     """A graph of one call on copies of its arguments, including the backward if the call has one."""
-    static = _map_tensors(
+    static = map_tensors(
         arguments, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad)
     )
     targets = tensors_in(static)
@@ -272,6 +266,38 @@ def _capture(call: calls.Forward, arguments: list[Any]) -> Any:
         for target, source in zip(targets, tensors_in(given), strict=True):
             target.copy_(source)
         graph.replay()
-        return _map_tensors(result, torch.clone)
+        return map_tensors(result, torch.clone)
 
     return replay
+
+
+@contextmanager
+def past_what_is_kept() -> Iterator[None]:
+    """Hides the disk caches, so that compilers start over. The new files replace the old ones, unless an error is raised.
+
+    A damaged file there would cost a baseline, and every candidate would look better. Inductor replaces a truncated
+    library, but not a truncated Python file, nor a library of zeros. It is unknown which file is damaged, and file names depend on their folder, so all are replaced together.
+    """
+    from torch._inductor.utils import clear_caches
+
+    clear_caches()
+    kept = [os.environ[name] for name in _CACHES]
+    aside = tempfile.mkdtemp(prefix="aside-", dir=os.environ["KERNELWRIGHT_WORK"])
+    try:
+        _move(kept, aside)
+        yield
+    except BaseException:
+        for folder in kept:
+            shutil.rmtree(folder, ignore_errors=True)
+        _move([os.path.join(aside, os.path.basename(folder)) for folder in kept], os.path.dirname(kept[0]))
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        clear_caches()
+
+
+def _move(folders: list[str], into: str) -> None:
+    """Moves the folders that exist. Another process that compiles for this task may create one at any time."""
+    for folder in folders:
+        with suppress(OSError):
+            os.rename(folder, os.path.join(into, os.path.basename(folder)))

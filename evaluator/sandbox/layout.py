@@ -24,7 +24,6 @@ class Layout:
         read_only: trees that keep their own path inside.
         writable: (folder outside, path inside) pairs; everything else that can be written is a private tmpfs.
         devices: device nodes that keep their own path.
-        tmp_bytes: size of the private /tmp and of /dev/shm.
         links: symbolic links of the root, path to destination.
         mount_points: empty folders on which children mount their own.
     """
@@ -33,7 +32,6 @@ class Layout:
     read_only: tuple[str, ...]
     writable: tuple[tuple[str, str], ...] = ()
     devices: tuple[str, ...] = _DEVICES
-    tmp_bytes: int = 1 << 30
     links: dict[str, str] = field(default_factory=dict)
     mount_points: tuple[str, ...] = ()
 
@@ -81,7 +79,6 @@ def for_role(
     gpu: bool,
     writable: tuple[tuple[str, str], ...] = (),
     mount_points: tuple[str, ...] = (),
-    tmp_bytes: int = 1 << 30,
 ) -> Layout:
     """The layout of a role's fork server: system, Python and the two packages read-only, plus its own folders."""
     read_only = [*_SYSTEM, *_python_trees(), *_own_packages()]
@@ -104,7 +101,7 @@ def for_role(
         if os.path.islink(path)
     }
     kept = tuple(path for path in _outermost(read_only) if path not in links)
-    return Layout(root, kept, writable, devices, tmp_bytes, links, mount_points)
+    return Layout(root, kept, writable, devices, links, mount_points)
 
 
 def import_roots() -> list[str]:

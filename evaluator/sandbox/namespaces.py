@@ -20,6 +20,7 @@ from evaluator.sandbox.syscalls import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE,
 
 #: Used when the operator runs this as root: limits such as RLIMIT_NPROC do not apply to the real root user.
 UNPRIVILEGED_ID = 64321
+_TMP_BYTES = 1 << 30
 
 _OUTER = (
     syscalls.CLONE_NEWNS
@@ -95,7 +96,7 @@ def _build_root(layout: Layout, uid: int) -> None:
         os.makedirs(base + path, exist_ok=True)
     # Before the trees: a Python environment may itself be below /tmp.
     for path in ("/tmp", "/dev/shm"):
-        _private_tmpfs(base + path, layout.tmp_bytes, uid)
+        private_tmpfs(base + path, uid)
     for path in layout.read_only:
         target = base + path
         _mount_point(path, target)
@@ -137,14 +138,13 @@ def _mount_point(source: str, target: str) -> None:
         pass
 
 
-def _private_tmpfs(path: str, size_bytes: int, uid: int) -> None:
-    options = f"size={size_bytes},mode=700,uid={uid},gid={uid}"
+def private_tmpfs(path: str, uid: int) -> None:
+    """Mounts an empty folder in memory that only one user may use."""
+    options = f"size={_TMP_BYTES},mode=700,uid={uid},gid={uid}"
     syscalls.mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, options)
 
 
-def enter_inner(
-    control: socket.socket, private: list[str], tmp_bytes: int, before_fork: Callable[[], None]
-) -> None:
+def enter_inner(control: socket.socket, private: list[str], before_fork: Callable[[], None]) -> None:
     """Gives a freshly forked child its own namespaces. Returns only in the process that will run untrusted code.
 
     Between it and the fork server is a new, trusted PID 1, which runs nothing untrusted, reaps orphans and obeys
@@ -160,7 +160,7 @@ def enter_inner(
     syscalls.mount(None, "/", None, MS_REC | MS_PRIVATE)
     syscalls.mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
     for path in private:
-        _private_tmpfs(path, tmp_bytes, uid)
+        private_tmpfs(path, uid)
     before_fork()
     runner = os.fork()
     if runner == 0:

@@ -12,7 +12,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 CLONE_NEWNS = 0x00020000
-CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
@@ -84,9 +83,9 @@ class _MountAttr(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns")]
 
 
-def make_read_only(target: str, *, device_nodes: bool = False) -> None:
-    """Makes the mount at ``target`` and everything below it read-only, without setuid and (by default) device nodes."""
-    wanted = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | (0 if device_nodes else _MOUNT_ATTR_NODEV)
+def make_read_only(target: str) -> None:
+    """Makes the mount at ``target`` and everything below it read-only, without setuid and device nodes."""
+    wanted = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
     attributes = _MountAttr(wanted, 0, 0, 0)
     syscall(
         _MOUNT_SETATTR,

@@ -6,9 +6,8 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 
-from evaluator.shapes.drawing import ends, is_legal, nearest
-from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space
-from evaluator.shapes.strata import is_prime
+from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space, ends, is_legal, nearest
+from evaluator.shapes.strata import nearest_prime
 
 #: Octaves below and above its own size within which a dimension varies.
 _BELOW, _ABOVE = 3, 1
@@ -20,8 +19,6 @@ _TIERS = (1, 2, 4, 8, 16, 64, 128)
 _BESIDE, _PRIME = 0.25, 0.1
 #: Largest first dimension of a small shape, and largest log of the product of the other varying ones.
 _SMALL_FIRST, _SMALL = (1, 1, 1, 2, 4, 7, 16), 18.0
-#: How far below a size primes are searched, and the size above which there is no search.
-_PRIME_WITHIN, _LARGEST_PRIME = 200, 1 << 24
 
 
 class NearShapes:
@@ -76,11 +73,7 @@ class NearShapes:
             moved = [value + sign * dim.multiple_of for sign in self._random.sample((-1, 1), 2)]
             return next((v for v in moved if is_legal(dim, v)), value)
         if kind < _BESIDE + _PRIME:
-            most = min(value // dim.multiple_of, _LARGEST_PRIME)
-            primes = (
-                n * dim.multiple_of for n in range(most, max(most - _PRIME_WITHIN, 1), -1) if is_prime(n)
-            )
-            return next((v for v in primes if is_legal(dim, v)), value)
+            return nearest_prime(dim, value) or value
         return value
 
 

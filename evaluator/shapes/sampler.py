@@ -26,13 +26,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
 from evaluator.shapes.apart import SHARE, STEPS, are_near, octaves_between
-from evaluator.shapes.drawing import Drawn, Limits
 from evaluator.shapes.near import NearShapes
 from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space, Value, defaults
-from evaluator.shapes.strata import draw_strata
+from evaluator.shapes.strata import Drawn, Limits, draw_strata
 
 SPLITS = ("visible", "validation", "held_out", "adversarial")
-TIMED = ("own", "near", "small")
 #: Timed shapes per split besides ``own``. Few, because each costs a compilation of every baseline for exactly this
 #: shape.
 NEAR = {"visible": 2, "validation": 3, "held_out": 4}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,33 @@ class ChoiceDim:
 
 
 Space = dict[str, IntegerDim | ChoiceDim]
+
+
+def ends(dim: IntegerDim) -> tuple[int, int]:
+    """The smallest and the largest legal value."""
+    return -(-dim.low // dim.multiple_of) * dim.multiple_of, dim.high // dim.multiple_of * dim.multiple_of
+
+
+def octaves(dim: IntegerDim) -> tuple[float, float]:
+    """Base-2 logarithms of both ends; a size of 0 counts as 1."""
+    low, high = ends(dim)
+    return math.log2(max(low, 1)), math.log2(max(high, 1))
+
+
+def is_legal(dim: IntegerDim, value: int) -> bool:
+    """Whether the dimension can have this value."""
+    return dim.low <= value <= dim.high and value % dim.multiple_of == 0
+
+
+def nearest(dim: IntegerDim, value: float, tier: int = 1) -> int:
+    """The legal value nearest to ``value`` on the alignment tier, if the range has one there; 0 only if it is the
+    end.
+    """
+    for step in (math.lcm(dim.multiple_of, tier), dim.multiple_of):
+        first, last = -(-max(dim.low, 1) // step) * step, dim.high // step * step
+        if first <= last:
+            return int(min(max(round(value / step) * step, first), last))
+    return ends(dim)[0]
 
 
 def _refuse(sentence: str) -> RoleFailure:
@@ -65,7 +93,7 @@ def parse_space(dims: Any) -> Space:
         assert isinstance(low, int) and isinstance(high, int) and isinstance(step, int)
         if not (0 <= low <= high < 1 << 40 and 1 <= step <= max(high, 1)):
             raise _refuse(f"DIMS[{name!r}]: needs 0 <= min <= max and multiple_of >= 1")
-        first, last = -(-low // step) * step, high // step * step
+        first, last = ends(IntegerDim(low, high, step, high))
         if first > last:
             raise _refuse(f"DIMS[{name!r}] is empty: no multiple of {step} lies from {low} to {high}")
         if not isinstance(default, int):
@@ -107,11 +135,7 @@ def varying(space: Space, configuration: Collection[str], named: Collection[str]
         configuration: the arguments of its `get_init_inputs`.
         named: what its user also wants varied.
     """
-    free = [
-        name
-        for name, dim in space.items()
-        if isinstance(dim, ChoiceDim) or -(-dim.low // dim.multiple_of) < dim.high // dim.multiple_of
-    ]
+    free = [name for name, dim in space.items() if isinstance(dim, ChoiceDim) or ends(dim)[0] < ends(dim)[1]]
     found = [name for name in free if name not in configuration or name in named]
     if any(isinstance(space[name], IntegerDim) for name in found):
         return found
@@ -134,7 +158,7 @@ def check_shape(space: Space, dims: Any) -> Dims:
         if isinstance(dim, ChoiceDim):
             legal = value in dim.values
         else:
-            legal = isinstance(value, int) and dim.low <= value <= dim.high and value % dim.multiple_of == 0
+            legal = isinstance(value, int) and is_legal(dim, value)
         if not legal:
             raise _refuse(f"{name}={value!r} is outside the task's DIMS")
         shape[name] = value

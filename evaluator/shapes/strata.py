@@ -16,8 +16,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from evaluator.shapes.drawing import Drawn, Limits, ends, is_legal, nearest, octaves
-from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space
+from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space, ends, is_legal, nearest, octaves
 
 #: Base-2 logarithm of the product of all dimensions, attempt by attempt: large enough for several tiles in each
 #: direction, small enough for a float64 reference.
@@ -35,6 +34,33 @@ _WAVES = (1, 2, 3)
 _GRID, _FINE = 17, 8
 
 _Nearest = Callable[[IntegerDim, int], int | None]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A shape and why it was drawn: ``base``, ``neighbour``, ``prime`` and so on."""
+
+    dims: Dims
+    stratum: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the device allows, and the hardware figures that kernels are tuned to.
+
+    Attributes:
+        fit: which of some shapes stay within the caps of memory and time.
+        sizes: bytes of all inputs at each of some shapes; None if unknown without running the task.
+        cap_bytes: of the inputs of a shape.
+        cache_bytes: of the cache that a kernel's inputs may or may not fit in.
+        processors: multiprocessors of a GPU, cores of a CPU.
+    """
+
+    fit: Callable[[list[Dims]], list[bool]]
+    sizes: Callable[[list[Dims]], list[int | None]]
+    cap_bytes: int
+    cache_bytes: int
+    processors: int
 
 
 @dataclass(frozen=True)
@@ -128,7 +154,8 @@ def is_prime(number: int) -> bool:
     return number > 1 and all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
 
 
-def _prime(dim: IntegerDim, target: int) -> int | None:
+def nearest_prime(dim: IntegerDim, target: int) -> int | None:
+    """The legal size nearest to ``target`` whose number of steps is a prime, if there is one not far away."""
     step = dim.multiple_of
     near = (n for n in _outwards(target // step, 200) if 2 < n < _LARGEST_PRIME and is_legal(dim, n * step))
     return next((n * step for n in near if is_prime(n)), None)
@@ -263,7 +290,7 @@ STRATA: dict[str, Stratum] = {
     stratum.name: stratum
     for stratum in (
         Stratum("lowest", _lowest),
-        Stratum("prime", _with(_prime)),
+        Stratum("prime", _with(nearest_prime)),
         Stratum("power of two + 1", _with(_beside_power(1, 4))),
         Stratum("power of two - 1", _with(_beside_power(-1, 4))),
         Stratum("power of two", _with(_beside_power(0, 1))),
@@ -337,17 +364,6 @@ def _crossed(space: Space, chosen: list[Drawn], generator: random.Random) -> lis
     one, other = generator.sample(seen, 2)
     crossed = [{**one, name: other[name]} for name in generator.sample(integers, len(integers))]
     return [dims for dims in crossed if dims not in seen]
-
-
-def draw_every(space: Space, seed: str, limits: Limits) -> tuple[list[Drawn], list[str]]:
-    """One shape of each stratum that applies, and the names of those for which no shape stays within the caps."""
-    generator = random.Random(f"every:{seed}")
-    axis = _axis(space, generator)
-    proposals = {name: _propose(space, name, generator, limits, n, axis) for n, name in enumerate(STRATA)}
-    applicable = {name: shapes for name, shapes in proposals.items() if shapes}
-    found = dict(zip(applicable, _first_that_fits(list(applicable.values()), limits), strict=True))
-    fitting = [Drawn(dims, name) for name, dims in found.items() if dims is not None]
-    return fitting, [name for name, dims in found.items() if dims is None]
 
 
 def _axis(space: Space, generator: random.Random) -> str:

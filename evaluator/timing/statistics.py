@@ -32,17 +32,12 @@ def _generator() -> np.random.Generator:
     return np.random.default_rng(secrets.randbits(64))
 
 
-def median_interval(log_ratios: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
-    """Median of log ratios with its bootstrap interval, as ratios (not logs).
-
-    Args:
-        log_ratios: one per quad.
-        level: coverage of the interval.
-    """
+def median_interval(log_ratios: Sequence[float]) -> tuple[float, float, float]:
+    """Median of log ratios, one per quad, with its 95 % bootstrap interval, as ratios (not logs)."""
     values = np.asarray(log_ratios, dtype=np.float64)
     draws = _generator().integers(0, values.size, (_RESAMPLES, values.size))
     medians = np.median(values[draws], axis=1)
-    low, high = np.quantile(medians, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(medians, [0.025, 0.975])
     return math.exp(float(np.median(values))), math.exp(float(low)), math.exp(float(high))
 
 

@@ -88,10 +88,9 @@ class Workshop:
         """
         with self._restarted():
             described = self._referee.describe(task)
-        if not described.get("ok"):
-            raise NotMade(f"the task is refused: {described.get('reason')}")
-        found: Mapping[str, Any] = described.get("dims") or {}
-        return found
+        if not described.ok:
+            raise NotMade(f"the task is refused: {described.reason}")
+        return described.dims
 
 
 def leads(workshop: Workshop, seed: int, count: int) -> Iterator[Lead]:

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agent import pages
+from evaluator.description import LintReport
 from evaluator.environment import harness_digest
 from evaluator.errors import EvaluatorError, RefereeLost
 from evaluator.shapes.inference.declaring import told
+from evaluator.shapes.inference.result import Inferred
 from evaluator.sources import TaskSource, sha256_of
 from services.catalogue import registry
 from services.catalogue.checkout import TaskFile
@@ -62,7 +64,7 @@ Progress = Callable[[int, int, str], None]
 class Lints(Protocol):
     """The part of :class:`evaluator.client.Referee` that an import needs."""
 
-    def lint(self, task: TaskSource, *, fresh: bool = False, deadline_s: float = 120.0) -> dict[str, Any]:
+    def lint(self, task: TaskSource, *, fresh: bool = False, deadline_s: float = 120.0) -> LintReport:
         """See `Referee.lint`."""
         ...
 
@@ -181,7 +183,11 @@ def _register(
 def _report_page(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], device: str) -> str:
     """Render one self-contained page; all values are untrusted and escaped."""
     template = pages.environment(Path(__file__).parent / "templates").get_template("report.html")
-    return template.render(rows=rows, counts=counts, device=device, states=_STATES, told=told)
+    return template.render(rows=rows, counts=counts, device=device, states=_STATES, told=_told)
+
+
+def _told(inferred: Mapping[str, Any] | None) -> list[str]:
+    return told(Inferred.from_json(inferred)) if inferred else []
 
 
 def _row(file: TaskFile) -> dict[str, Any]:
@@ -248,21 +254,20 @@ def _looked_at(task: TaskSource, referee: Lints, stopping: threading.Event) -> d
             "state": "unknown", "reason": f"the referee could not look at it: {str(error)[:300]}", "findings": [],
             "inferred": None, "elapsed_s": 0.0, "source": "",
         }  # fmt: skip
-    rules = {finding["rule"] for finding in report["findings"] if finding["severity"] == "error"}
-    reason = report["reason"]
+    rules = {finding.rule for finding in report.findings if finding.severity == "error"}
+    reason = report.reason
     if rules & set(_MAY_BE_NETWORK) and _DOWNLOADS.search(task.source):
         state, reason = "refused", _DOWNLOAD
-    elif report["ok"]:
-        state = "marked" if report["findings"] else "sound"
+    elif report.ok:
+        state = "marked" if report.findings else "sound"
     else:
-        state = "refused" if report["verdict"] == "task_rejected" else "unknown"
-    return {
-        "state": state, "reason": reason, "findings": report["findings"], "inferred": report["inferred"],
-        "elapsed_s": report["elapsed_s"], "source": report["source"],
-    }  # fmt: skip
+        state = "refused" if report.verdict == "task_rejected" else "unknown"
+    plain = report.as_json()
+    kept = {name: plain[name] for name in ("findings", "inferred", "elapsed_s", "source")}
+    return {"state": state, "reason": reason, **kept}
 
 
-def _lint(task: TaskSource, referee: Lints, stopping: threading.Event) -> dict[str, Any]:
+def _lint(task: TaskSource, referee: Lints, stopping: threading.Event) -> LintReport:
     try:
         return referee.lint(task, deadline_s=_DEADLINE_S)
     except RefereeLost:

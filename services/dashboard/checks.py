@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
 
+from evaluator.description import Description
 from evaluator.shapes.inference.declaring import told
 from kernelbench_tasks import catalog
 from services.api.deps import Route, SessionDep, SettingsDep
@@ -73,22 +74,22 @@ def check_page(
 
 def _report(result: Mapping[str, Any]) -> dict[str, Any]:
     """Describe the result of `Referee.describe` in words."""
-    lint, inferred = result.get("lint") or {}, result.get("inferred")
-    sizes = (result.get("shapes") or {}).get("visible") or []
+    found = Description.from_json(result)
+    sizes = found.shapes.get("visible") or []
     return {
-        "ok": bool(result.get("ok")),
-        "verdict": words.verdict(result.get("verdict") or "accepted"),
-        "reason": str(result.get("reason") or ""),
-        "detail": str(result.get("detail") or ""),
-        "findings": [one for one in lint.get("findings") or [] if isinstance(one, Mapping)],
-        "inferred": inferred is not None,
-        "space": told(inferred) if inferred else [_dim(*one) for one in (result.get("dims") or {}).items()],
+        "ok": found.ok,
+        "verdict": words.verdict(found.verdict or "accepted"),
+        "reason": found.reason,
+        "detail": found.detail,
+        "findings": found.lint.findings if found.lint else (),
+        "inferred": found.inferred is not None,
+        "space": told(found.inferred) if found.inferred else [_dim(*one) for one in found.dims.items()],
         "sizes": [formats.dims(one) for one in sizes[:_SIZES_SHOWN]],
         "more_sizes": max(0, len(sizes) - _SIZES_SHOWN),
-        "inputs": [_tensor(one) for one in result.get("inputs") or []],
-        "outputs": [_tensor(one) for one in result.get("outputs") or []],
-        "parameters": result.get("parameters"),
-        "direction": str(result.get("direction") or ""),
+        "inputs": [_tensor(one) for one in found.inputs],
+        "outputs": [_tensor(one) for one in found.outputs],
+        "parameters": found.parameters,
+        "direction": found.direction,
     }
 
 

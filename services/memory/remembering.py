@@ -14,6 +14,7 @@ from agent.knowledge.architectures import architecture_of_cpu, architecture_of_g
 from agent.memory.features import FEATURES_STEP, Features, features_of
 from agent.memory.lessons import LESSON_STEPS, JobFacts, Judged, entries_of
 from agent.strategy.ablation import ABLATED_STEPS
+from evaluator.description import Description
 from evaluator.verdict import from_json
 from services.db import models
 from services.db.session import Database
@@ -93,7 +94,8 @@ def _features(session: Session, job: models.Job) -> Features:
     if isinstance(stored, dict):
         return Features.from_json(stored)
     description = step_value(session, job.id, "describe")
-    return features_of(job.task_source, description if isinstance(description, dict) else {})
+    plain = description if isinstance(description, dict) else {}
+    return features_of(job.task_source, Description.from_json(plain))
 
 
 def _learnt(session: Session, job_id: str) -> dict[str, list[str]]:

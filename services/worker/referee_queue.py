@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from evaluator.client import Referee
+from evaluator.description import Description
 from evaluator.errors import RefereeLost
 from evaluator.folders import default_work_dir
 from evaluator.profiling import ceilings
@@ -176,7 +177,7 @@ class JobReferee:
         """See `Referee.self_check`."""
         return self._queue.call(self, lambda referee: referee.self_check())
 
-    def describe(self, task: TaskSource, **options: Any) -> dict[str, Any]:
+    def describe(self, task: TaskSource, **options: Any) -> Description:
         """See `Referee.describe`."""
         return self._queue.call(self, lambda referee: referee.describe(task, **options))
 

@@ -167,9 +167,9 @@ class Runner:
             elif row.effort == LOOK:
                 task = TaskSource(name=row.task_name, source=row.task_source)
                 found = judge.describe(task, deadline_s=row.deadline_s)
-                shown = {name: value for name, value in found.items() if name in _OF_A_LOOK}
-                shown["shapes"] = {"visible": (found.get("shapes") or {}).get("visible", [])}
-                return "succeeded", str(found.get("reason") or ""), shown
+                shown = {name: value for name, value in found.as_json().items() if name in _OF_A_LOOK}
+                shown["shapes"] = {"visible": found.shapes.get("visible", [])}
+                return "succeeded", found.reason, shown
             else:
                 task = TaskSource(name=row.task_name, source=row.task_source)
                 source = CandidateSource(row.candidate_source, origin=row.origin, label=row.label)

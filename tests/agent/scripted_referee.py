@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluator.client import ToolResult
+from evaluator.description import Description
+from evaluator.roles.tool_run import ToolResult
 from evaluator.verdict import Verdict, from_json
 
 DIMS = {
@@ -103,10 +104,10 @@ class ScriptedReferee:
         self._says = says
         self.judged: list[tuple[str, str]] = []
 
-    def describe(self, *_: Any, **__: Any) -> dict[str, Any]:
+    def describe(self, *_: Any, **__: Any) -> Description:
         """A space of rows and columns."""
         shapes = {"visible": VISIBLE, "validation": VALIDATION, "held_out": [], "adversarial": []}
-        return {"ok": True, "dims": DIMS, "shapes": shapes, "further": [], "processors": 132}
+        return Description(dims=DIMS, shapes=shapes, processors=132)
 
     def evaluate(self, task: Any, candidate: Any, *, splits: Sequence[str], effort: str, **_: Any) -> Verdict:
         """The scripted verdict."""

@@ -16,11 +16,12 @@ from agent.memory.entries import MemoryEntry, Question, Recalled
 from agent.memory.features import FEATURES_STEP, Features, features_of
 from agent.prompts import data
 from agent.stores.folder import FolderStore
+from evaluator.description import Description
 from evaluator.profiling.bottleneck import LABELS
 from evaluator.verdict import from_json
 
 SOURCE = "class Model:\n    def forward(self, x):\n        return F.softmax(x, dim=-1)\n"
-FEATURES = features_of(SOURCE, {})
+FEATURES = features_of(SOURCE, Description())
 
 
 class Remembering:
@@ -48,7 +49,7 @@ def background(folder: Path, memory: Remembering | None = None, gpu: str = "NVID
             "screen",
             from_json({"verdict": "accepted", "environment": {"device_name": gpu}}),
         )
-    return Background(store, SOURCE, {}, "cuda", memory)
+    return Background(store, SOURCE, Description(), "cuda", memory)
 
 
 def test_memory_is_asked_by_the_task_and_once(tmp_path: Path) -> None:

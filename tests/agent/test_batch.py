@@ -162,7 +162,7 @@ def test_a_search_by_batch_asks_for_a_round_at_once_and_never_twice(tmp_path: Pa
     folder, store = tmp_path / "batch", FolderStore(tmp_path / "job")
     background = Background(store, TASK.source, DESCRIPTION, "cpu")
     where = dataclasses.replace(context(store), task=TASK, description=DESCRIPTION, background=background)
-    store.finish_step("describe", DESCRIPTION)
+    store.finish_step("describe", DESCRIPTION.as_json())
     for number in range(2):
         earlier = Candidate(file(f"x.sin() * {number}.5 - {number}"), "human", f"library {number}")
         store.add_candidate(earlier)

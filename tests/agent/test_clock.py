@@ -18,6 +18,7 @@ from agent.spec import Budget, JobOutcome
 from agent.store import worked_s
 from agent.stores.folder import FolderStore
 from agent.strategy_settings import Strategy
+from evaluator.description import Description
 from evaluator.errors import RefereeLost
 from evaluator.verdict import Verdict, from_json
 from tests.agent import small_job
@@ -157,7 +158,7 @@ def test_seconds_between_attempts_do_not_count() -> None:
 
 def test_a_task_that_is_described_too_long_is_told_of(tmp_path: Path) -> None:
     class Describing(Hanging):
-        def describe(self, *_: Any, **__: Any) -> dict[str, Any]:
+        def describe(self, *_: Any, **__: Any) -> Description:
             assert self.killed.wait(60)
             raise RefereeLost("killed")
 

@@ -21,6 +21,7 @@ from agent.proposing import ProposalContext
 from agent.records import Records
 from agent.spec import Budget, ModelChoice
 from agent.stores.folder import FolderStore
+from evaluator.description import Description
 from evaluator.sources import TaskSource
 from evaluator.verdict import from_json
 from tests.agent.chat_server import Answer, ChatServer, chat_server
@@ -29,18 +30,17 @@ TASK = TaskSource(
     "twice",
     "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return 2 * x\n",
 )
-DESCRIPTION = {
-    "ok": True,
-    "dims": {
+DESCRIPTION = Description(
+    dims={
         "rows": {"min": 1, "max": 64, "multiple_of": 4, "default": 4},
         "dtype": {"choices": ["float32"], "default": "float32"},
     },
-    "shapes": {
+    shapes={
         "visible": [{"rows": 4}, {"rows": 16}],
         "validation": [{"rows": 48}],
         "adversarial": [{"rows": 64}],
     },
-}
+)
 KEY = "sk-secret-0123456789"
 
 

@@ -30,7 +30,7 @@ def run(store: FolderStore, requests_fail: bool = False) -> JobSpec:
             return Answer(status=400, message="bad luck")
         return Answer("no code") if number % 5 == 3 else reply(f"x * {number}")
 
-    store.finish_step("describe", DESCRIPTION)
+    store.finish_step("describe", DESCRIPTION.as_json())
     with chat_server(chosen=chosen) as server:
         models = tuple(ModelChoice(name, base_url=server.base_url, samples=3) for name in ("a", "b"))
         words = [

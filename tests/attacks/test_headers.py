@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.processes.fleet import headers_folder
+from evaluator.request import Request
 from evaluator.sources import CandidateSource
 from tests.attacks.test_candidates import HERE, SHAPES, TASK
 from tests.evaluator.few_baselines import without_autotune

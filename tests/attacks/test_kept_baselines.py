@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
 from evaluator.referee.sides.side import Side
+from evaluator.request import Request
 from evaluator.sources import CandidateSource, TaskSource, task_folder
 from evaluator.verdict import Verdict
 from tests.attacks.test_candidates import SHAPES, TASK

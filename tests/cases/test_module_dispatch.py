@@ -138,8 +138,8 @@ def test_a_reference_that_runs_no_hooks_is_refused(referee: Referee) -> None:
     own = "    def __call__(self, x):\n        return self.forward(x)\n"
     task = _TASK.replace("    def forward", own + "    def forward")
     report = referee.lint(TaskSource("case", task))
-    assert report["verdict"] == "task_rejected"
-    assert "Model replaces __call__" in report["reason"], report["reason"]
+    assert report.verdict == "task_rejected"
+    assert "Model replaces __call__" in report.reason, report.reason
 
 
 def _made(text: str) -> Any:

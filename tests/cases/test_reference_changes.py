@@ -87,11 +87,11 @@ def test_it_is_refused_with_what_to_do(
     referee: Referee, forward: str, init: str, rule: str, words: str
 ) -> None:
     report = referee.lint(task(_task(forward, init)))
-    assert not report["ok"]
-    (finding,) = report["findings"]
-    assert finding["rule"] == rule
-    assert words in finding["sentence"], finding["sentence"]
-    assert finding["mending"]
+    assert not report.ok
+    (finding,) = report.findings
+    assert finding.rule == rule
+    assert words in finding.sentence, finding.sentence
+    assert finding.mending
 
 
 def test_buffers_that_forward_updates_are_judged_where_the_task_says_so(referee: Referee) -> None:

@@ -91,22 +91,22 @@ def test_a_refusal_speaks_of_the_reference(
     referee: Referee, text: str, rule: str, said: str, mending: str
 ) -> None:
     report = referee.lint(TaskSource("case", _HEAD + text))
-    assert not report["ok"]
-    (finding,) = (one for one in report["findings"] if one["severity"] == "error")
-    assert finding["rule"] == rule and said in finding["sentence"] and mending in finding["mending"], finding
-    assert "by itself" not in finding["mending"] and "method" not in finding["sentence"]
+    assert not report.ok
+    (finding,) = (one for one in report.findings if one.severity == "error")
+    assert finding.rule == rule and said in finding.sentence and mending in finding.mending, finding
+    assert "by itself" not in finding.mending and "method" not in finding.sentence
 
 
 @pytest.mark.parametrize(("text", "marked"), [(_MASKED, False), (_MIXED, True)])
 def test_a_mask_that_was_expanded_mixes_no_rows(referee: Referee, text: str, marked: bool) -> None:
     report = referee.lint(TaskSource("case", _HEAD + text))
-    assert ("batch_mixed" in {one["rule"] for one in report["findings"]}) is marked, report["findings"]
+    assert ("batch_mixed" in {one.rule for one in report.findings}) is marked, report.findings
 
 
 @pytest.mark.parametrize(("change", "marked"), [("self.seen.add_(x.mean(0))", False), ("pass", True)])
 def test_a_buffer_that_a_call_updates_is_no_constant(referee: Referee, change: str, marked: bool) -> None:
     report = referee.lint(TaskSource("case", _HEAD + _RUNNING.replace("CHANGE", change)))
-    assert ("constant_buffer" in {one["rule"] for one in report["findings"]}) is marked, report["findings"]
+    assert ("constant_buffer" in {one.rule for one in report.findings}) is marked, report.findings
 
 
 def test_no_folder_of_the_process_is_told() -> None:

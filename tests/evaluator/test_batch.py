@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from evaluator.batch.manifest import Entry, read_manifest
 from evaluator.batch.places import allowed, choose, places
-from evaluator.batch.results import Results, ResultsUnusable
+from evaluator.batch.results import Record, Results, ResultsUnusable
 from evaluator.batch.run import Batch, Options
 from evaluator.batch.schedule import Schedule
 from evaluator.cli import app
@@ -291,7 +291,7 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
         os.dup2(full, results._descriptor)
         os.close(full)
         with pytest.raises(ResultsUnusable, match="No space left"):
-            results.add("a", 1, "0", from_json({"verdict": "accepted"}))
+            results.add(Record("a", 1, "0", from_json({"verdict": "accepted"})))
 
 
 def test_an_unknown_gpu_and_a_missing_one_are_refused_in_words(tmp_path: Path) -> None:
@@ -377,7 +377,6 @@ def test_a_task_stays_with_one_referee_until_nothing_else_is_left(tmp_path: Path
     rest = [schedule.take("other", "cpu") for _ in range(4)]
     assert [entry.id for entry in rest if entry] == ["y1", "y2", "y3", "y4"]
     assert schedule.take("one", "cpu") is None
-    assert schedule.left() == []
 
 
 def test_on_a_gpu_only_a_long_queue_is_shared(tmp_path: Path) -> None:

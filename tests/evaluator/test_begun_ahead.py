@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.session.compile_ahead import CompileAhead, Work
 from evaluator.referee.sides.open_shape import freeze_dims
+from evaluator.request import Request
 from tests.evaluator.judging import replaced, task
 
 pytestmark = pytest.mark.timeout(300)
@@ -73,7 +73,7 @@ def test_a_description_begins_with_the_quick_modes_at_visible_shapes_and_all_at_
     core: RefereeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Asked(monkeypatch)
-    shapes = core.describe(ROWS)["shapes"]
+    shapes = core.describe(ROWS).shapes
     assert [one.dims for one in asked.background] == [*shapes["visible"], *shapes["validation"]]
     visible = len(shapes["visible"])
     slow = [any("max_autotune" in name for name in one.baselines) for one in asked.background]

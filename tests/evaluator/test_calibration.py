@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.measuring import verify
+from evaluator.request import Request
 from tests.corpus import controls, corpus
 
 pytestmark = pytest.mark.alone

@@ -170,8 +170,8 @@ def test_a_written_task_passes_the_referee_as_its_own_candidate(
     assert written.traffic[0][1] == 2
     source = TaskSource(name, text)
     described = referee.describe(source)
-    assert described["ok"], described
-    assert described["shapes"]["visible"][0] == written.traffic[0][0]
+    assert described.ok, described
+    assert described.shapes["visible"][0] == written.traffic[0][0]
     twin = CandidateSource(text.replace("class Model(", "class ModelNew("), "external", "twin")
     shapes = [written.traffic[0][0], written.traffic[-1][0], {"batch": 7}]
     verdict = referee.evaluate(source, twin, splits=["adversarial"], shapes={"adversarial": shapes})

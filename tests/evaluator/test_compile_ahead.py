@@ -13,10 +13,11 @@ import pytest
 
 from evaluator.errors import RoleFailure
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Evaluation, Request
+from evaluator.referee.judging.evaluation import Evaluation
 from evaluator.referee.session import compile_ahead
 from evaluator.referee.session.compile_ahead import CompileAhead, Work
 from evaluator.referee.sides.open_shape import Baseline
+from evaluator.request import Request
 from tests.evaluator.few_baselines import without_autotune
 from tests.evaluator.judging import replaced, task, until_timed
 

@@ -21,7 +21,7 @@ from evaluator.batch.places import Place, crowded, referees_in, sensible_jobs
 from evaluator.errors import DeviceFull, RoleFailure
 from evaluator.referee.judging import core as core_module
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Evaluation, Request
+from evaluator.referee.judging.evaluation import Evaluation
 from evaluator.referee.memory import lending as lent_memory
 from evaluator.referee.memory.budget import MemoryBudget, had_its_part, held_most
 from evaluator.referee.memory.lending import Lender, ProcessMemory
@@ -35,6 +35,7 @@ from evaluator.referee.memory.sizes import (
     split,
     usual,
 )
+from evaluator.request import Request
 from evaluator.roles import device_memory, protocol
 from evaluator.roles.turns import Turns
 from evaluator.sources import CandidateSource, TaskSource

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
+from evaluator.request import Request
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import NO_ROOM, Verdict
 from kernelbench_tasks import catalog

@@ -62,12 +62,13 @@ def test_a_card_that_others_have_filled_is_no_bug(
         """)
     monkeypatch.setattr(core_module, stage, _fails)
     if stage == "lint":
-        found = core.lint(source, fresh=True)
-        found = {**found, "reason": found["findings"][0]["sentence"]}
+        report = core.lint(source, fresh=True)
+        found = report.verdict, report.findings[0].sentence
     else:
-        found = core._describe(source, 60.0, None)
-    assert found["verdict"] == "not_judged"
-    assert "other programs took the GPU's memory: CUDA out of memory." in found["reason"]
+        description = core._describe(source, 60.0, None)
+        found = description.verdict, description.reason
+    assert found[0] == "not_judged"
+    assert "other programs took the GPU's memory: CUDA out of memory." in found[1]
     core._drop(source)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from evaluator.referee.judging import core as core_module
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
+from evaluator.request import Request
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
+from evaluator.request import Request
 from evaluator.sources import CandidateSource
 from evaluator.timing.exclusive import DeviceLock
 from tests.evaluator import judging

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from evaluator.breaking_off import TooSlow, broken_off
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.shapes.inference import knobs
-from evaluator.shapes.inference.probing import TooSlow, broken_off
-from evaluator.shapes.inference.result import Inferred, from_json, infer
+from evaluator.shapes.inference.result import Inferred, infer, validated
 from evaluator.shapes.space import ChoiceDim, IntegerDim
 from kernelbench_tasks import catalog
 from tests.evaluator.hidden_dims import compare, declared, hidden
@@ -366,7 +366,7 @@ def test_a_file_that_writes_the_answer_itself_gets_no_more_than_a_space(tools: R
 )
 def test_an_answer_of_another_form_is_refused(answer: Any) -> None:
     with pytest.raises(ValueError, match="not the form"):
-        from_json(answer)
+        validated(answer)
 
 
 def test_the_file_is_rebuilt_from_its_tree_and_not_from_its_text() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.session import candidate as candidate_module
+from evaluator.request import Request
 from evaluator.roles.interpreted import imports_triton
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
@@ -75,7 +75,7 @@ def test_a_wrong_kernel_is_rejected(referee: Referee) -> None:
 @pytest.mark.slow
 @needs_triton
 def test_shapes_drawn_for_the_interpreter_are_small(referee: Referee) -> None:
-    drawn = referee.describe(TASK)["shapes"]["visible"]
+    drawn = referee.describe(TASK).shapes["visible"]
     assert max(dims["rows"] * dims["cols"] for dims in drawn) > 1 << 17
     right = CandidateSource(KERNEL.replace("LIMIT", "cols"), "external", "right")
     verdict = referee.evaluate(TASK, right, splits=["adversarial"])

@@ -198,7 +198,7 @@ def test_a_task_without_anything_to_differentiate_is_refused(referee: Referee) -
             return []
         """)
     description = referee.describe(source)
-    assert description["verdict"] == "task_rejected"
-    assert "no output depends on a floating input" in description["reason"]
+    assert description.verdict == "task_rejected"
+    assert "no output depends on a floating input" in description.reason
     odd = task(source.source.split("nn\n", 1)[1].replace("forward_backward", "sideways"))
-    assert "sideways" in referee.describe(odd)["reason"]
+    assert "sideways" in referee.describe(odd).reason

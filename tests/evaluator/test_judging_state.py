@@ -101,9 +101,9 @@ def test_a_random_reference_is_refused(referee: Referee) -> None:
             return []
         """
     description = referee.describe(task(source))
-    assert description["verdict"] == "task_rejected"
-    assert "different results for the same inputs" in description["reason"]
-    assert referee.describe(task(source.replace("True", "False")))["ok"]
+    assert description.verdict == "task_rejected"
+    assert "different results for the same inputs" in description.reason
+    assert referee.describe(task(source.replace("True", "False"))).ok
 
 
 # -- repeats -----------------------------------------------------------------------------------------------------

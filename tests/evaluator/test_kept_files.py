@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.processes.compiled_for_candidates import KeptFiles
+from evaluator.request import Request
 from evaluator.roles import compiled_files
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict

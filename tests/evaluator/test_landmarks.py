@@ -18,7 +18,7 @@ import torch
 from evaluator.errors import RoleFailure
 from evaluator.referee.session import landmarks as referee_landmarks
 from evaluator.referee.session.outcome import Rejected
-from evaluator.roles import blocks, chain, device_chain, gate, landmarks, module_host, turns, wire
+from evaluator.roles import blocks, chain, device_chain, gate, landmarks, module_host, protocol, turns
 from evaluator.sandbox.syscalls import Gatherer
 
 
@@ -109,7 +109,7 @@ PLANTED: dict[str, Callable[[_Harness], Any]] = {
     "a method of one object": _hiding,
     "the class of an object": lambda at: _in_place_of(at.host, "__class__", _OtherTurns),
     "what serves a request": _other_operation,
-    "what reads a request": lambda at: _in_place_of(wire, "loads", _impostor),
+    "what reads a request": lambda at: _in_place_of(protocol, "loads", _impostor),
     "the loop": lambda at: _in_place_of(at.host.chain, "walk", _impostor),
     "the address of the loop": _other_function_of_c,
     "the chain": lambda at: _in_place_of(at.host, "chain", chain.NumpyChain()),

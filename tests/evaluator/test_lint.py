@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from evaluator.cli import app
 from evaluator.client import Referee
 from evaluator.commands.lint import print_report
+from evaluator.description import LintFinding, LintReport
 from evaluator.errors import RoleFailure
 from evaluator.referee.checking.correctness import own_case
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.lint import probe
-from evaluator.referee.lint.findings import LintFinding, Report, read_report, report_json
 from evaluator.referee.lint.refusals import finding_of
 from evaluator.referee.lint.report_store import ReportStore
 from evaluator.sources import CandidateSource, TaskSource
@@ -41,22 +41,22 @@ def test_a_known_defect_is_caught_in_words(name: str, referee: Referee) -> None:
     report = referee.lint(TaskSource(name, defect.source))
     found = [
         finding
-        for finding in report["findings"]
-        if (finding["rule"], finding["severity"]) == (defect.rule, defect.severity)
+        for finding in report.findings
+        if (finding.rule, finding.severity) == (defect.rule, defect.severity)
     ]
     assert found, report
-    assert defect.words in found[0]["sentence"]
-    assert found[0]["mending"]
-    assert all("\n" not in finding["sentence"] for finding in report["findings"])
-    assert report["verdict"] == ("task_rejected" if defect.severity == "error" else "")
+    assert defect.words in found[0].sentence
+    assert found[0].mending
+    assert all("\n" not in finding.sentence for finding in report.findings)
+    assert report.verdict == ("task_rejected" if defect.severity == "error" else "")
     if defect.severity == "warning":
-        assert not [finding for finding in report["findings"] if finding["severity"] == "error"]
+        assert not [finding for finding in report.findings if finding.severity == "error"]
 
 
 @pytest.mark.parametrize("name", SOUND)
 def test_what_looks_like_a_defect_and_is_none_passes(name: str, referee: Referee) -> None:
     report = referee.lint(TaskSource(name, SOUND[name]))
-    assert report["findings"] == []
+    assert not report.findings
 
 
 def test_a_look_at_equal_sizes_alone_takes_one_content(
@@ -75,7 +75,7 @@ def test_a_look_at_equal_sizes_alone_takes_one_content(
         return own_case(shape, *more)
 
     monkeypatch.setattr(probe, "own_case", counted)
-    assert core.lint(TaskSource("square", source))["ok"]
+    assert core.lint(TaskSource("square", source)).ok
     assert {count for sizes, count in drawn.items() if len(set(sizes)) == 2} == {3}
     assert [count for sizes, count in drawn.items() if len(set(sizes)) == 1] == [1]
 
@@ -84,17 +84,17 @@ def test_a_look_at_equal_sizes_alone_takes_one_content(
 def test_own_tasks_raise_no_alarm(name: str, referee: Referee) -> None:
     task = next(task for task in catalog.list_tasks() if task.name == name)
     report = referee.lint(TaskSource(name, task.source))
-    assert report["ok"]
-    assert report["findings"] == []
-    assert len(report["shapes"]) == 2
+    assert report.ok
+    assert not report.findings
+    assert len(report.shapes) == 2
 
 
 def test_a_defective_task_is_refused_before_anything_is_spent(referee: Referee) -> None:
     defect = DEFECTS["mean_of_a_softmax"]
     description = referee.describe(TaskSource("defective", defect.source))
-    assert (description["ok"], description["verdict"]) == (False, "task_rejected")
-    assert description["reason"].startswith(defect.words)
-    assert description["lint"]["findings"][0]["rule"] == "constant_passes"
+    assert (description.ok, description.verdict) == (False, "task_rejected")
+    assert description.reason.startswith(defect.words)
+    assert description.lint.findings[0].rule == "constant_passes"
 
 
 def test_a_candidate_for_a_refused_task_is_not_run(referee: Referee) -> None:
@@ -107,8 +107,8 @@ def test_a_candidate_for_a_refused_task_is_not_run(referee: Referee) -> None:
 
 def test_a_marked_task_is_described_with_its_marks(referee: Referee) -> None:
     description = referee.describe(TaskSource("marked", DEFECTS["saturated"].source))
-    assert description["ok"]
-    assert [finding["rule"] for finding in description["lint"]["findings"]] == ["saturated"]
+    assert description.ok
+    assert [finding.rule for finding in description.lint.findings] == ["saturated"]
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def get_init_inputs():
 def test_what_costs_much_is_looked_at_in_smaller_shapes(referee: Referee) -> None:
     """A call at the usual 30 rows takes 2.3e9 operations in float32, and lint repeats it in float64."""
     report = referee.lint(TaskSource("costly", _COSTLY))
-    assert report["ok"] and len(report["shapes"]) == 2
-    assert all(1 < shape["rows"] <= 12 for shape in report["shapes"]), report["shapes"]
+    assert report.ok and len(report.shapes) == 2
+    assert all(1 < shape["rows"] <= 12 for shape in report.shapes), report.shapes
 
 
 def test_a_task_without_a_quick_shape_is_too_large_for_the_device() -> None:
@@ -171,9 +171,9 @@ def test_a_task_is_linted_once_for_a_machine(tmp_path: Path) -> None:
     store, task = ReportStore(tmp_path / "lint"), TaskSource("task", "text")
     place: dict[str, Any] = {"device": "cpu", "torch": "1"}
     finding = LintFinding("zeros_pass", "error", "zeros are right", "change it")
-    report = Report({"name": "task", "sha256": task.sha256}, "cpu", (finding,), verdict="task_rejected")
+    report = LintReport({"name": "task", "sha256": task.sha256}, "cpu", (finding,), verdict="task_rejected")
     store.put(task, place, report)
-    assert store.get(task, place) == read_report(report_json(report)) == report
+    assert store.get(task, place) == LintReport.from_json(report.as_json()) == report
     assert store.get(task, {**place, "torch": "2"}) is None
     assert store.get(TaskSource("task", "other"), place) is None
     (path,) = (tmp_path / "lint").iterdir()
@@ -184,7 +184,7 @@ def test_a_task_is_linted_once_for_a_machine(tmp_path: Path) -> None:
 def test_what_a_machine_could_not_do_is_not_kept(tmp_path: Path) -> None:
     store, task = ReportStore(tmp_path), TaskSource("task", "text")
     slow = LintFinding("too_slow", "error", "it did not answer", "be faster")
-    store.put(task, {}, Report({}, "cpu", (slow,), verdict="timeout"))
+    store.put(task, {}, LintReport({}, "cpu", (slow,), verdict="timeout"))
     assert store.get(task, {}) is None
 
 
@@ -194,8 +194,8 @@ def test_the_command_says_what_to_mend(tmp_path: Path) -> None:
     path.write_text("class Model(:\n", encoding="utf-8")
     told = CliRunner().invoke(app, ["lint", str(path), "--work-dir", str(tmp_path / "work"), "--json"])
     assert told.exit_code == 1
-    report = json.loads(told.stdout)
-    assert report["findings"][0]["rule"] == "syntax_error"
+    report = LintReport.from_json(json.loads(told.stdout))
+    assert report.findings[0].rule == "syntax_error"
     console = Console(width=200, record=True, file=io.StringIO())
     print_report(console, report)
     shown = console.export_text()

@@ -44,13 +44,17 @@ def test_paths_are_relative_to_the_manifest_and_sources_may_be_inline(tmp_path: 
     )
     assert [entry for entry in found if not isinstance(entry, Entry)] == []
     first, second, third = (entry for entry in found if isinstance(entry, Entry))
-    assert (first.task.name, first.task.source) == ("task", "the task")
-    assert (first.candidate.label, first.candidate.source) == ("fast.py", "the candidate")
-    assert (first.device, first.effort, first.splits) == ("cpu", "screen", ("visible", "adversarial"))
-    assert (second.task.source, second.candidate.source) == ("x = 1", "import torch\ny = 1\n")
-    assert second.candidate.label == "b"
-    assert (third.line, third.device, third.effort) == (4, "cuda", "confirm")
-    assert (third.splits, third.deadline_s) == (("visible", "held_out"), 5.0)
+    assert (first.request.task.name, first.request.task.source) == ("task", "the task")
+    assert (first.request.candidate.label, first.request.candidate.source) == ("fast.py", "the candidate")
+    assert (first.device, first.request.effort, first.request.splits) == (
+        "cpu",
+        "screen",
+        ("visible", "adversarial"),
+    )
+    assert (second.request.task.source, second.request.candidate.source) == ("x = 1", "import torch\ny = 1\n")
+    assert second.request.candidate.label == "b"
+    assert (third.line, third.device, third.request.effort) == (4, "cuda", "confirm")
+    assert (third.request.splits, third.request.deadline_s) == (("visible", "held_out"), 5.0)
 
 
 def test_the_digest_changes_with_what_is_asked_and_not_with_the_name(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.session.expectation import Case, case_of, own_result
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import OpenShape
+from evaluator.request import Request
 from evaluator.roles import exact, protocol
 from evaluator.roles.open_shape import Shape
 from evaluator.verdict import Finding

@@ -73,7 +73,7 @@ def test_a_measurement_carries_its_fingerprint() -> None:
 
 def test_measuring_the_ceilings_again_makes_no_other_machine(tmp_path: Path) -> None:
     """A verdict says which ceilings it lies beside, and is found again whatever they are by then."""
-    question = Question.of("task", "candidate", "screen", ["visible"], None)
+    question = Question("task", "candidate", "screen", ("visible",))
     here = measured_on(CpuDevice())
     verdict = without_measurement(
         "accepted",

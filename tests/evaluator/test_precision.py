@@ -15,8 +15,8 @@ import torch
 from evaluator.client import Referee
 from evaluator.precision import TIERS, declared, rounds_operands, with_precision
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.session import expectation
+from evaluator.request import Request
 from evaluator.roles import exact, variants
 from evaluator.roles.open_shape import Shape
 from evaluator.sources import CandidateSource, TaskSource

@@ -17,7 +17,7 @@ import pytest
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.roles import protocol
 from evaluator.roles.arena import sealed_text
-from evaluator.roles.threads import Threads
+from evaluator.roles.kernel_view import Threads
 from evaluator.roles.tool_run import run_tool
 from evaluator.sandbox.limits import Limits
 

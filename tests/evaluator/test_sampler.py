@@ -11,7 +11,6 @@ import pytest
 from evaluator.errors import RoleFailure
 from evaluator.roles.module_host import _fields_of
 from evaluator.shapes.apart import are_near
-from evaluator.shapes.drawing import Drawn, Limits
 from evaluator.shapes.inference.declaring import declared
 from evaluator.shapes.inference.result import refused
 from evaluator.shapes.sampler import COUNTS, NEAR, SMALL, SPLITS, Sampler
@@ -25,7 +24,7 @@ from evaluator.shapes.space import (
     parse_space,
     varying,
 )
-from evaluator.shapes.strata import is_prime
+from evaluator.shapes.strata import Drawn, Limits, is_prime
 from kernelbench_tasks import Dim
 
 SPACE: Space = {

@@ -14,7 +14,7 @@ import torch
 from evaluator.client import Referee
 from evaluator.oracle import glance
 from evaluator.oracle.tolerance import Bounds, expect
-from evaluator.roles.page_map import may_be_shared
+from evaluator.roles.kernel_view import may_be_shared
 from tests.evaluator.judging import candidate, judge, replaced, rules, task
 
 SHAPES = [{"rows": 9}, {"rows": 20}, {"rows": 33}]

@@ -14,8 +14,8 @@ from evaluator.devices.cpu import CpuDevice
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.session import task_session
 from evaluator.roles.cost import of_call
-from evaluator.shapes.drawing import Drawn
 from evaluator.shapes.sampler import COUNTS
+from evaluator.shapes.strata import Drawn
 from evaluator.sources import TaskSource
 
 _CAPS = Caps(

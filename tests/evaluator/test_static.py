@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agent.library.assemble import assemble
 from agent.library.catalog import EXEMPLARS
 from agent.library.find import Match
-from evaluator.integrity import native, rules, static
+from evaluator.integrity import rules, source, static
 from evaluator.integrity.static import NOT_ANALYZED, analyze, as_json, from_json
 from evaluator.verdict import SEVERITIES
 
@@ -257,9 +257,9 @@ def test_kernels_are_named() -> None:
 
 def test_literals_are_no_code() -> None:
     code = 'auto a = "// no comment"; char b = \'"\'; /* "gone" */ int c; // __half'
-    assert "int c;" in native.without_noise(code)
-    assert "__half" not in native.without_noise(code, literals=True)
-    assert '"// no comment"' in native.without_noise(code, literals=True)
+    assert "int c;" in source.without_noise(code)
+    assert "__half" not in source.without_noise(code, literals=True)
+    assert '"// no comment"' in source.without_noise(code, literals=True)
 
 
 HOSTILE = {

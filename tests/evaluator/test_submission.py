@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from evaluator.cli import app
 from evaluator.client import Referee
+from evaluator.shapes.space import as_fields
 from evaluator.sources import CandidateSource, TaskSource
 from tests.evaluator.defective_tasks import DEFECTS
 
@@ -42,22 +43,22 @@ _ONE_SIZE = _HONEST.replace("return self.linear(x).relu()", "return self.linear(
 
 def test_a_task_without_dims_is_described_with_those_that_were_found(referee: Referee) -> None:
     described = referee.describe(TaskSource("linear", _TASK))
-    assert described["ok"], described["reason"]
-    assert set(described["dims"]) == {"rows", "size_0", "argument_1"}
-    assert described["inferred"]["tied"]["size_0"] == ["size_0", "argument_0"]
-    assert len({shape["rows"] for shape in described["shapes"]["visible"]}) > 1
+    assert described.ok, described.reason
+    assert set(described.dims) == {"rows", "size_0", "argument_1"}
+    assert described.inferred.tied["size_0"] == ("size_0", "argument_0")
+    assert len({shape["rows"] for shape in described.shapes["visible"]}) > 1
     # The file that is judged stands for itself: nothing has to be found again.
-    again = referee.describe(TaskSource("again", described["source"]))
-    assert again["inferred"] is None and again["dims"] == described["dims"]
+    again = referee.describe(TaskSource("again", described.source))
+    assert again.inferred is None and again.dims == described.dims
 
 
 def test_the_user_may_have_another_space(referee: Referee) -> None:
     space = {"rows": {"min": 2, "max": 8}, "argument_0": {"max": 96}}
     described = referee.describe(TaskSource("linear", _TASK), space=space)
-    dims = described["dims"]
-    assert described["inferred"]["space"] == dims
+    dims = described.dims
+    assert as_fields(described.inferred.space) == dims
     assert (dims["rows"]["min"], dims["rows"]["max"], dims["size_0"]["max"]) == (2, 8, 96)
-    assert all(2 <= shape["rows"] <= 8 for shape in described["shapes"]["visible"])
+    assert all(2 <= shape["rows"] <= 8 for shape in described.shapes["visible"])
 
 
 @pytest.mark.parametrize(
@@ -70,22 +71,22 @@ def test_the_user_may_have_another_space(referee: Referee) -> None:
 )
 def test_a_space_that_the_task_does_not_have_is_refused(referee: Referee, space: Any, words: str) -> None:
     described = referee.describe(TaskSource("linear", _TASK), space=space)
-    assert described["verdict"] == "task_rejected" and words in described["reason"]
+    assert described.verdict == "task_rejected" and words in described.reason
 
 
 def test_a_space_that_does_not_hold_is_the_users_to_correct(referee: Referee) -> None:
     text = _TASK.replace("self.linear(x)", "self.linear(x).unflatten(1, (-1, 8)).sum(-1)")
     described = referee.describe(TaskSource("eights", text), space={"argument_1": {"multiple_of": 1}})
-    assert described["verdict"] == "task_rejected" and "DIMS allows" in described["reason"]
+    assert described.verdict == "task_rejected" and "DIMS allows" in described.reason
 
 
 def test_an_inferred_space_that_does_not_hold_is_given_up(referee: Referee) -> None:
     # At the sizes at which lint looks and inference does not.
     guard = "if x.shape[0] in (18, 23):\n            raise ValueError('no')\n        return self.linear(x)"
     described = referee.describe(TaskSource("gaps", _TASK.replace("return self.linear(x)", guard)))
-    assert described["ok"], described["reason"]
-    assert described["dims"] == {} and not described["inferred"]["ok"]
-    assert "rows=18" in described["inferred"]["reason"]
+    assert described.ok, described.reason
+    assert described.dims == {} and not described.inferred.ok
+    assert "rows=18" in described.inferred.reason
 
 
 _DEEP = textwrap.dedent("""
@@ -114,10 +115,10 @@ def test_a_module_of_which_only_the_biases_are_left_gets_larger_weights(referee:
     """Through 24 layers at the default initialization, outputs of different inputs are equal within float32."""
     task = TaskSource("deep", _DEEP)
     described = referee.describe(task)
-    assert described["ok"], described["reason"]
-    assert "weights_scaled" in {finding["rule"] for finding in described["lint"]["findings"]}
-    assert max(fact["variation"] for fact in described["lint"]["facts"]) > 0.05
-    assert "def redraw(" in described["source"]
+    assert described.ok, described.reason
+    assert "weights_scaled" in {finding.rule for finding in described.lint.findings}
+    assert max(fact["variation"] for fact in described.lint.facts) > 0.05
+    assert "def redraw(" in described.source
 
     honest = _DEEP.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
     verdict = referee.evaluate(task, CandidateSource(honest, "external", "x"), submitted=True)
@@ -141,13 +142,13 @@ def test_weights_of_the_users_own_drawing_are_kept(referee: Referee) -> None:
                 parameter.data.normal_(0.0, 0.01, generator=generator)
     """)
     described = referee.describe(TaskSource("drawn", drawn))
-    assert not described["ok"] and described["source"].count("def redraw(") == 1
+    assert not described.ok and described.source.count("def redraw(") == 1
 
 
 def test_a_file_that_declares_its_space_keeps_it(referee: Referee) -> None:
     text = f"{_TASK}\nDIMS = {{}}\n"
     described = referee.describe(TaskSource("own", text), space={"rows": {"max": 8}})
-    assert "declares DIMS" in described["reason"]
+    assert "declares DIMS" in described.reason
 
 
 def test_a_candidate_for_the_files_sizes_alone_is_wrong_elsewhere(referee: Referee) -> None:
@@ -201,4 +202,4 @@ def test_the_command_names_an_unknown_choice(tmp_path: Path, option: str, given:
 )
 def test_a_space_in_another_form_is_named(referee: Referee, declared: str, words: str) -> None:
     described = referee.describe(TaskSource("form", f"{_TASK}\nDIMS = {declared}\n"))
-    assert described["verdict"] == "task_rejected" and words in described["reason"]
+    assert described.verdict == "task_rejected" and words in described.reason

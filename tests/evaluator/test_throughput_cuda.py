@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import row_kernels
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.judging.evaluation import Request
 from evaluator.referee.session.candidate import CandidateRun
+from evaluator.request import Request
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict
 from kernelbench_tasks import catalog

@@ -125,18 +125,18 @@ ROWS = task("""
 def test_the_tasks_own_table_and_one_of_the_request(referee: Referee) -> None:
     own = referee.describe(ROWS)
     for split in ("visible", "validation"):
-        assert own["shapes"][split][:2] == [{"rows": 33}, {"rows": 5}]
-        assert len(own["shapes"][split]) > 2
-        assert own["strata"][split][:2] == ["traffic", "traffic"]
-        assert len(own["strata"][split]) == len(own["shapes"][split])
-        assert set(own["strata"][split][2:]) == {"near"}
+        assert own.shapes[split][:2] == [{"rows": 33}, {"rows": 5}]
+        assert len(own.shapes[split]) > 2
+        assert own.strata[split][:2] == ["traffic", "traffic"]
+        assert len(own.strata[split]) == len(own.shapes[split])
+        assert set(own.strata[split][2:]) == {"near"}
     given = referee.describe(ROWS, traffic=[{"dims": {"rows": 7}, "weight": 2}])
-    assert given["shapes"]["visible"][0] == {"rows": 7}
-    assert {"rows": 33} not in given["shapes"]["visible"][:1]
-    assert given["traffic"] == [{"dims": {"rows": 7}, "weight": 2.0}]
+    assert given.shapes["visible"][0] == {"rows": 7}
+    assert {"rows": 33} not in given.shapes["visible"][:1]
+    assert given.traffic == ({"dims": {"rows": 7}, "weight": 2.0},)
     refused = referee.describe(ROWS, traffic=[{"dims": {"rows": 65}, "weight": 2}])
-    assert (refused["ok"], refused["verdict"]) == (False, "task_rejected")
-    assert "rows=65" in refused["reason"]
+    assert (refused.ok, refused.verdict) == (False, "task_rejected")
+    assert "rows=65" in refused.reason
 
 
 @pytest.mark.slow

@@ -17,12 +17,13 @@ from evaluator.client import Referee
 from evaluator.devices import CpuDevice
 from evaluator.environment import measured_on
 from evaluator.folders import verdicts_folder
+from evaluator.request import Request
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict, without_measurement
 from evaluator.verdict_store import Question, VerdictStore
 
 ATTACKS = Path(__file__).parent.parent / "attacks"
-QUESTION = Question.of("task", "candidate", "screen", ["visible", "adversarial"], None)
+QUESTION = Question("task", "candidate", "screen", ("adversarial", "visible"))
 
 
 def environment(**changed: Any) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def test_the_same_question_gets_the_same_verdict_and_says_so(store: VerdictStore
         replace(QUESTION, candidate="another"),
         replace(QUESTION, effort="confirm"),
         replace(QUESTION, splits=("visible",)),
-        Question.of("task", "candidate", "screen", QUESTION.splits, {"visible": [{"n": 3}]}),
+        replace(QUESTION, shapes='{"visible": [{"n": 3}]}'),
     ],
 )
 def test_another_question_gets_no_answer(store: VerdictStore, other: Question) -> None:
@@ -193,14 +194,8 @@ def test_a_second_submission_needs_no_referee_unless_it_is_to_be_fresh(tmp_path:
 
     # A kept verdict that is wrong, so that it can be told from one that is reached now.
     sources = [(ATTACKS / name).read_text() for name in ("task.py", "candidates/zeros.py")]
-    question = Question.of(
-        TaskSource("t", sources[0]).sha256,
-        CandidateSource(sources[1]).sha256,
-        "screen",
-        ["adversarial"],
-        None,
-    )
-    VerdictStore(verdicts_folder(tmp_path)).keep(question, verdict("accepted"))
+    request = Request(TaskSource("t", sources[0]), CandidateSource(sources[1]), splits=("adversarial",))
+    VerdictStore(verdicts_folder(tmp_path)).keep(Question.of(request), verdict("accepted"))
     planted, status, elapsed_s = submit()
     assert (planted["verdict"], planted["reused"], status) == ("accepted", True, 0)
     assert planted["candidate"]["label"] == "zeros.py"

@@ -18,6 +18,7 @@ from agent.proposing import ProposalContext
 from agent.records import Records
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
+from evaluator.description import Description
 from evaluator.sources import TaskSource
 from evaluator.verdict import from_json
 from kernelbench_tasks import catalog
@@ -27,22 +28,21 @@ from tests.agent.strategy.judging import accepted
 from tests.rl.training.world import FRESH, PROGRAM, sft_stage
 
 TASK = TaskSource("row_sum", catalog.load("row_sum").source)
-DESCRIPTION: dict[str, Any] = {
-    "ok": True,
-    "dims": {
+DESCRIPTION = Description(
+    dims={
         "rows": {"min": 1, "max": 16384, "multiple_of": 1, "default": 512},
         "cols": {"min": 8, "max": 8192, "multiple_of": 1, "default": 1024},
     },
-    "shapes": {"visible": [{"rows": 512, "cols": 1024}, {"rows": 28, "cols": 19}], "adversarial": []},
-}
+    shapes={"visible": [{"rows": 512, "cols": 1024}, {"rows": 28, "cols": 19}], "adversarial": []},
+)
 ROW = Row(
     id="1",
     task=TASK.name,
     source=TASK.source,
     device="cpu",
     candidate=PROGRAM.format("x.sum(dim=1)"),
-    dims=space_text(DESCRIPTION["dims"]),
-    shapes=listed(map(shape_words, DESCRIPTION["shapes"]["visible"])),
+    dims=space_text(DESCRIPTION.dims),
+    shapes=listed(map(shape_words, DESCRIPTION.shapes["visible"])),
 )
 
 
@@ -204,7 +204,7 @@ def test_what_the_agent_asks_next_is_a_prompt_of_training_too(trained: Path, tmp
 class Describing:
     """Describes the task and judges nothing: no program comes as far."""
 
-    def describe(self, *_: Any, **__: Any) -> dict[str, Any]:
+    def describe(self, *_: Any, **__: Any) -> Description:
         return DESCRIPTION
 
     def __getattr__(self, name: str) -> Any:

@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
+from evaluator.description import Description
 from evaluator.errors import RefereeLost
 from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
@@ -83,10 +84,10 @@ class ScriptedReferee:
         """What the real one found."""
         return copy.deepcopy(_record()["self_check"])
 
-    def describe(self, task: TaskSource, **_: Any) -> dict[str, Any]:
+    def describe(self, task: TaskSource, **_: Any) -> Description:
         """The recorded description."""
         self._take()
-        return copy.deepcopy(_record()["describe"])
+        return Description.from_json(copy.deepcopy(_record()["describe"]))
 
     def evaluate(
         self, task: TaskSource, candidate: CandidateSource, *, splits: Sequence[str] = ("visible",), **_: Any
@@ -137,9 +138,10 @@ class _Recorder:
         self._referee = referee
         self.kept: dict[str, Any] = {"verdicts": {}}
 
-    def describe(self, task: TaskSource, **options: Any) -> dict[str, Any]:
-        self.kept["describe"] = found = self._referee.describe(task, **options)
-        return cast(dict[str, Any], found)
+    def describe(self, task: TaskSource, **options: Any) -> Description:
+        found: Description = self._referee.describe(task, **options)
+        self.kept["describe"] = found.as_json()
+        return found
 
     def evaluate(
         self, task: TaskSource, candidate: CandidateSource, *, splits: Sequence[str], **options: Any

@@ -52,7 +52,7 @@ def work(base: Database, job_id: str, folder: Path) -> list[str]:
         spec = batches.with_folder(job_spec(session.get_one(Job, job_id)), folder)
         batches.lay_out(session, spec)
     store = SqlJobStore(base, job_id, held, lambda: False)
-    store.finish_step("describe", DESCRIPTION)
+    store.finish_step("describe", DESCRIPTION.as_json())
     proposer = LLMProposer(spec.models, spec.budget, strategy=spec.strategy)
     try:
         words = [verdict("incorrect")] * 2

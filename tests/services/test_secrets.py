@@ -128,7 +128,7 @@ def rows(base: Database) -> Iterator[tuple[str, str]]:
 def test_no_file_of_a_job_s_folder_holds_the_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     store = FolderStore(tmp_path / "job")
-    store.finish_step("describe", DESCRIPTION)
+    store.finish_step("describe", DESCRIPTION.as_json())
     with chat_server(chosen=Echo()) as server:
         assert len(ask(store, server)) >= 4
         assert any("critic" in str(request) for request in server.requests)
@@ -149,7 +149,7 @@ def test_no_row_of_the_database_holds_the_key(base: Database, tmp_path: Path) ->
         held = lease.claim(session, Job, job_id, "one", 60.0, 3)
     assert held is not None
     store = SqlJobStore(base, job_id, held, lambda: False)
-    store.finish_step("describe", DESCRIPTION)
+    store.finish_step("describe", DESCRIPTION.as_json())
     with chat_server(chosen=Echo()) as server:
         assert len(ask(store, server)) >= 4
     assert remember_job(base, job_id, one_user=True) > 0

@@ -57,7 +57,7 @@ def work(base: Database, job_id: str, base_url: str) -> None:
         assert row is not None
         spec = job_spec(row)
     store = SqlJobStore(base, job_id, held or Lease(Job, job_id, "one", 1), lambda: False)
-    store.finish_step("describe", DESCRIPTION)
+    store.finish_step("describe", DESCRIPTION.as_json())
     models = [type(choice)(**{**vars(choice), "base_url": base_url}) for choice in spec.models]
     where = context(store)  # type: ignore[arg-type]
     judged(LLMProposer(models, spec.budget).propose(where), store, verdict("incorrect"))  # type: ignore[arg-type]

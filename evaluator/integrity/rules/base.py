@@ -40,19 +40,18 @@ def at(node: ast.AST, words: str) -> Hit:
     return Hit(getattr(node, "lineno", 0), words)
 
 
-def calls_to(source: Source, names: frozenset[str], *, runtime_only: bool = False) -> Iterator[Hit]:
+def calls_to(source: Source, names: frozenset[str]) -> Iterator[Hit]:
     """Calls whose full dotted name is one of ``names``."""
     for name, node in source.calls:
-        if name in names and (not runtime_only or source.runs(node)):
+        if name in names:
             yield at(node, f"{name}()")
 
 
-def method_calls(source: Source, names: frozenset[str], *, runtime_only: bool = False) -> Iterator[Hit]:
+def method_calls(source: Source, names: frozenset[str]) -> Iterator[Hit]:
     """Calls of methods by their last name, on any object."""
     for _, node in source.calls:
         if isinstance(node.func, ast.Attribute) and node.func.attr in names:
-            if not runtime_only or source.runs(node):
-                yield at(node, f".{node.func.attr}()")
+            yield at(node, f".{node.func.attr}()")
 
 
 def in_native(source: Source, pattern: str, *, literals: bool = False) -> Iterator[Hit]:

@@ -7,9 +7,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evaluator.integrity import native
 from evaluator.integrity.rules.base import Hit, Rule, at, calls_to, in_native, method_calls
-from evaluator.integrity.source import Source
+from evaluator.integrity.source import Source, looks_native
 
 _STACK = frozenset(
     {
@@ -88,7 +87,7 @@ def _patches(source: Source, *, clocks: bool) -> Iterator[Hit]:
 def _proc(source: Source) -> Iterator[Hit]:
     for node in source.strings():
         found = [word for word in ("/proc/", "/dev/mem", "/sys/kernel", "/dev/nvidia") if word in node.value]
-        if found and not native.looks_native(node.value):
+        if found and not looks_native(node.value):
             yield at(node, found[0])
     yield from in_native(
         source,

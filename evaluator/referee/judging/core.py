@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from evaluator.description import Description, LintFinding, LintReport
 from evaluator.devices import open_device
 from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
-from evaluator.referee.judging.evaluation import Evaluation, Request
-from evaluator.referee.lint.findings import LintFinding, Report, report_json
+from evaluator.referee.judging.evaluation import Evaluation
 from evaluator.referee.lint.refusals import finding_of
 from evaluator.referee.lint.report_store import ReportStore
 from evaluator.referee.lint.rules.answers import HARDLY
@@ -27,12 +27,13 @@ from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.description import describe
 from evaluator.referee.session.task_memory import MoreMemoryNeeded
 from evaluator.referee.session.task_session import Progress, TaskSession
+from evaluator.request import Request
 from evaluator.roles.tool_run import ToolResult, run_tool
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.submission import Submission, Submissions, livelier
 from evaluator.timing.memory_parts import PARTS
 from evaluator.verdict import Verdict, without_measurement
-from evaluator.verdict_store import Question, VerdictStore, given_shapes
+from evaluator.verdict_store import Question, VerdictStore
 
 _MAX_SESSIONS = 2
 #: With more referees than this on a device, each keeps only one task open, to leave memory for tasks being
@@ -115,14 +116,14 @@ class RefereeCore:
         self._sessions[task.sha256] = session
         return session
 
-    def lint(self, task: TaskSource, deadline_s: float = 120.0, *, fresh: bool = False) -> dict[str, Any]:
+    def lint(self, task: TaskSource, deadline_s: float = 120.0, *, fresh: bool = False) -> LintReport:
         """The lint report, from the store if there is one, together with the source file that would be judged."""
         given, report = self._submitted(task, {}, time.monotonic() + deadline_s, fresh=fresh)
-        return {**report_json(report), "inferred": given.inferred, "source": given.task.source}
+        return replace(report, inferred=given.inferred, source=given.task.source)
 
     def _submitted(
         self, task: TaskSource, space: Mapping[str, Any], expires_at: float, *, fresh: bool = False
-    ) -> tuple[Submission, Report]:
+    ) -> tuple[Submission, LintReport]:
         """The task as it will be judged, and its lint report."""
         try:
             given = self._submissions.read(
@@ -130,7 +131,7 @@ class RefereeCore:
             )
         except RoleFailure as failure:
             return Submission(task), refusal(task, str(self.fleet.environment()["device"]), failure)
-        found = given.inferred is not None and given.inferred["ok"]
+        found = given.inferred is not None and given.inferred.ok
         report = self._lint(given.task, expires_at, fresh=fresh, inferred=found)
         lies = [finding for finding in report.findings if finding.rule == "dims_lie"]
         if lies and given.inferred is not None and not space:
@@ -147,7 +148,7 @@ class RefereeCore:
 
     def _lint(
         self, task: TaskSource, expires_at: float, *, fresh: bool = False, inferred: bool = False
-    ) -> Report:
+    ) -> LintReport:
         environment = self.fleet.environment()
         device = str(environment["device"])
         report = None if fresh else self._lint_reports.get(task, environment)
@@ -162,7 +163,7 @@ class RefereeCore:
 
     def _looked_at(
         self, task: TaskSource, device: str, expires_at: float, *, inferred: bool, all_of_it: bool = False
-    ) -> Report:
+    ) -> LintReport:
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at + self._take_memory(session, all_of_it=all_of_it)
@@ -220,21 +221,16 @@ class RefereeCore:
         deadline_s: float = 120.0,
         traffic: list[Any] | None = None,
         space: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Description:
         """The task's shape space and lint report, or why the task is refused."""
         given, report = self._submitted(task, space or {}, time.monotonic() + deadline_s)
-        found = {"lint": report_json(report), "inferred": given.inferred, "source": given.task.source}
-        if not report.ok:
-            return {
-                "ok": False,
-                "verdict": report.verdict,
-                "reason": report.reason,
-                "detail": report.detail,
-                **found,
-            }
-        return {**self._describe(given.task, deadline_s, traffic), **found}
+        if report.ok:
+            found = self._describe(given.task, deadline_s, traffic)
+        else:
+            found = Description(verdict=report.verdict, reason=report.reason, detail=report.detail)
+        return replace(found, lint=report, inferred=given.inferred, source=given.task.source)
 
-    def _describe(self, task: TaskSource, deadline_s: float, traffic: list[Any] | None) -> dict[str, Any]:
+    def _describe(self, task: TaskSource, deadline_s: float, traffic: list[Any] | None) -> Description:
         expires_at = time.monotonic() + deadline_s
         self._give_way()
         try:
@@ -243,14 +239,14 @@ class RefereeCore:
             with _not_full():
                 description = describe(session, traffic)
             session.process.expires_at = math.inf
-            session.compile_in_background(description["shapes"])
+            session.compile_in_background(description.shapes)
             return description
         except RoleFailure as failure:
             self._drop(task)
             word = failure.word if failure.word in _TASK_WORDS else "task_rejected"
-            return {"ok": False, "verdict": word, "reason": failure.sentence, "detail": failure.detail}
+            return Description(verdict=word, reason=failure.sentence, detail=failure.detail)
         except SandboxUnavailable as failure:
-            return {"ok": False, "verdict": "not_judged", "reason": str(failure), "detail": ""}
+            return Description(verdict="not_judged", reason=str(failure))
 
     def build(self, task: TaskSource, candidate: CandidateSource, deadline_s: float) -> None:
         """Builds a candidate's extensions on a GPU machine before its task takes any GPU memory.
@@ -269,17 +265,8 @@ class RefereeCore:
             self._judge_submitted(request, progress) if request.submitted else self._judge(request, progress)
         )
         if self._verdicts is not None:
-            question = Question.of(
-                request.task.sha256,
-                request.candidate.sha256,
-                request.effort,
-                request.splits,
-                given_shapes(
-                    request.task, request.shapes, request.traffic, request.space, submitted=request.submitted
-                ),
-            )
             try:
-                self._verdicts.keep(question, verdict)
+                self._verdicts.keep(Question.of(request), verdict)
             except OSError as error:
                 # A full disk must not cost this submission its verdict. It only costs the next one some time.
                 _log.warning("could not store a verdict: %s", error)

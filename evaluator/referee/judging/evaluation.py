@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,10 +35,10 @@ from evaluator.referee.session.drawn_shapes import Chosen
 from evaluator.referee.session.outcome import Outcome, Rejected, RunState
 from evaluator.referee.session.task_session import Progress, TaskSession
 from evaluator.referee.sides.open_shape import OpenShape
+from evaluator.request import Request
 from evaluator.roles import protocol
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims
-from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
 from evaluator.verdict import NO_ROOM, Finding, ShapeResult, Verdict
 
@@ -50,31 +50,6 @@ _INTERPRETED = "its Triton kernels ran in Triton's interpreter on the CPU: this 
 _COMPILED_BEFORE = (
     "its process reused compiled files from an earlier process, so the first call did not include compilation"
 )
-
-
-@dataclass
-class Request:
-    """What to judge, and how."""
-
-    task: TaskSource
-    candidate: CandidateSource
-    effort: str = "screen"
-    splits: tuple[str, ...] = ("visible", "adversarial")
-    shapes: dict[str, list[Dims]] | None = None
-    deadline_s: float = 900.0
-    #: Weighted shapes that replace those of the task's file.
-    traffic: list[Any] | None = None
-    #: The task comes from a user: lint runs first, and the shape space is inferred if the file declares none.
-    submitted: bool = False
-    #: The user's overrides for the inferred space.
-    space: dict[str, Any] | None = None
-    #: With ``confirm``: also measure joules per call at some shapes, about a minute each.
-    energy: bool = False
-
-    @property
-    def thorough(self) -> bool:
-        """Whether to use every baseline. A screen uses only those that compile quickly."""
-        return self.effort == "confirm" or not {"validation", "held_out"}.isdisjoint(self.splits)
 
 
 class Evaluation:

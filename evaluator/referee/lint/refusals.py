@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from evaluator.description import LintFinding
 from evaluator.errors import RoleFailure
-from evaluator.referee.lint.findings import LintFinding
 
 #: Words of an error, its rule, what is wrong, and how to fix it. The first match is used.
 _KNOWN = (

@@ -7,9 +7,9 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 
+from evaluator.description import LintFinding, LintReport
 from evaluator.errors import RoleFailure
 from evaluator.referee.lint import space
-from evaluator.referee.lint.findings import LintFinding, Report
 from evaluator.referee.lint.probe import Probe
 from evaluator.referee.lint.refusals import finding_of
 from evaluator.referee.lint.rules import RULES, structure
@@ -39,13 +39,13 @@ _CAUSES = (
 )
 
 
-def refusal(task: TaskSource, device: str, failure: RoleFailure) -> Report:
+def refusal(task: TaskSource, device: str, failure: RoleFailure) -> LintReport:
     """The report on a task that could not even be opened."""
     finding = finding_of(failure)
     return _report(task, device, [finding], detail=failure.detail, word=failure.word)
 
 
-def lint(session: TaskSession, device: str, *, inferred: bool = False) -> Report:
+def lint(session: TaskSession, device: str, *, inferred: bool = False) -> LintReport:
     """Applies every rule to a task whose process runs.
 
     Args:
@@ -161,13 +161,13 @@ def _integers(dims: Dims) -> bool:
 
 def _report(
     task: TaskSource, device: str, findings: list[LintFinding], *, detail: str = "", word: str = ""
-) -> Report:
+) -> LintReport:
     refused = any(finding.severity == "error" for finding in findings)
     verdict = "task_rejected" if refused else ""
     if refused and word in _OWN_WORDS:
         verdict = word
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: finding.severity)
-    return Report(
+    return LintReport(
         task=task.as_fields(),
         device=device,
         findings=tuple(ordered),

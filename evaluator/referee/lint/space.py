@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+from evaluator.description import LintFinding
 from evaluator.errors import RoleFailure
-from evaluator.referee.lint.findings import LintFinding
 from evaluator.referee.lint.refusals import finding_of
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import OpenShape, freeze_dims

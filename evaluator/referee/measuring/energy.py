@@ -128,7 +128,6 @@ def _at_shape(
             counter,
             _step(rival, nothing, calls, captured=captured),
             idle,
-            windows=1,
             seconds=seconds,
             lead_s=lead_s,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evaluator.content.pools import TensorInput
+from evaluator.description import Description
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import as_fields, defaults
@@ -14,7 +15,7 @@ from evaluator.shapes.traffic import parse_traffic
 _FURTHER = 28
 
 
-def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str, Any]:
+def describe(session: TaskSession, traffic: list[Any] | None = None) -> Description:
     """The shape space and the shapes of every split except the held-out one, with descriptors at its own size.
 
     Args:
@@ -30,29 +31,26 @@ def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str
     }
     shapes = {split: [one.dims for one in part] for split, part in drawn.items()}
     shape = session.open(defaults(session.space))
-    return {
-        "ok": True,
-        "verdict": None,
-        "reason": "",
-        "dims": as_fields(session.space),
-        "direction": session.direction,
-        "training": session.training,
-        "precision": session.precision,
-        "inputs": [
+    return Description(
+        dims=as_fields(session.space),
+        direction=session.direction,
+        training=session.training,
+        precision=session.precision,
+        inputs=tuple(
             _tensor(one)
             if isinstance(one, TensorInput)
             else {"value": one.value, "tensors": [_tensor(tensor) for tensor in one.tensors]}
             for one in shape.inputs.arguments
-        ],
-        "outputs": [{"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas],
-        "parameters": sum(entry.meta.elements for entry in shape.inputs.state),
-        "shapes": shapes,
-        "strata": {split: [one.stratum for one in part] for split, part in drawn.items()},
-        "further": [one.dims for one in session.drawn.sampler().further(_FURTHER)],
-        "processors": session.fleet.processors,
-        "device_name": session.fleet.device.facts().get("device_name"),
-        "traffic": [{"dims": dims, "weight": weight} for dims, weight in known.rows],
-    }
+        ),
+        outputs=tuple({"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas),
+        parameters=sum(entry.meta.elements for entry in shape.inputs.state),
+        shapes=shapes,
+        strata={split: [one.stratum for one in part] for split, part in drawn.items()},
+        further=tuple(one.dims for one in session.drawn.sampler().further(_FURTHER)),
+        processors=session.fleet.processors,
+        device_name=str(session.fleet.device.facts().get("device_name") or ""),
+        traffic=tuple({"dims": dims, "weight": weight} for dims, weight in known.rows),
+    )
 
 
 def _tensor(tensor: TensorInput) -> dict[str, Any]:

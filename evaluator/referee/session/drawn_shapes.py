@@ -11,9 +11,9 @@ from evaluator.errors import RoleFailure
 from evaluator.referee.processes.fleet import Fleet
 from evaluator.referee.session.shape_caps import ShapeCaps
 from evaluator.referee.sides.open_shape import freeze_dims
-from evaluator.shapes.drawing import Drawn, Limits
 from evaluator.shapes.sampler import COUNTS, SPLITS, Sampler
 from evaluator.shapes.space import Dims, Space, check_shape, in_words
+from evaluator.shapes.strata import Drawn, Limits
 from evaluator.shapes.traffic import Traffic, parse_traffic
 
 #: Most input bytes of an adversarial shape (or twice the cache), and its share of the cap for a call. It is

@@ -19,7 +19,7 @@ from evaluator.roles import frames, protocol
 from evaluator.roles.arena import NAME, carrier
 from evaluator.roles.chain import Chain, follows
 from evaluator.roles.frames import BlockReport, TensorMeta
-from evaluator.roles.page_map import inside
+from evaluator.roles.kernel_view import inside
 from evaluator.roles.process import RoleProcess
 
 #: A process makes at least this many at once.

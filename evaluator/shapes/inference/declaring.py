@@ -55,26 +55,22 @@ def _dim(dim: IntegerDim | ChoiceDim) -> str:
     return f"kernelbench_tasks.Dim({dim.low}, {dim.high}{step}, default={dim.default})"
 
 
-def told(inferred: Mapping[str, Any]) -> list[str]:
-    """What was found, in lines for people.
-
-    Args:
-        inferred: as in a task's description.
-    """
-    if not inferred["ok"]:
-        return [f"no size of the task can be varied: {inferred['reason']}"]
+def told(inferred: Inferred) -> list[str]:
+    """What was found, in lines for people."""
+    if not inferred.ok:
+        return [f"no size of the task can be varied: {inferred.reason}"]
     lines = []
-    for name, dim in inferred["space"].items():
-        others = [other for other in inferred["tied"].get(name, ()) if other != name]
-        if "choices" in dim:
-            words = ", ".join(repr(value) for value in dim["choices"])
+    for name, dim in inferred.space.items():
+        others = [other for other in inferred.tied.get(name, ()) if other != name]
+        if isinstance(dim, ChoiceDim):
+            words = ", ".join(repr(value) for value in dim.values)
         else:
-            words = f"{dim['min']} to {dim['max']}"
-            words += f", multiples of {dim['multiple_of']}" if dim["multiple_of"] > 1 else ""
-            words += f" ({dim['default']} in the file)"
+            words = f"{dim.low} to {dim.high}"
+            words += f", multiples of {dim.multiple_of}" if dim.multiple_of > 1 else ""
+            words += f" ({dim.default} in the file)"
         lines.append(f"{name} is {words}" + (f"; {', '.join(others)} moves with it" if others else ""))
     alike: dict[str, list[str]] = {}
-    for name, why in inferred["fixed"].items():
+    for name, why in inferred.fixed.items():
         alike.setdefault(why, []).append(name)
     lines += [f"{', '.join(names)} cannot be varied: {why}" for why, names in alike.items()]
-    return lines + list(inferred["sentences"])
+    return lines + list(inferred.sentences)

@@ -5,10 +5,9 @@ Runs in a disposable process that also runs the task's code.
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -18,6 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
+from evaluator.breaking_off import TooSlow, broken_off
 from evaluator.shapes.inference.knobs import Knob
 
 Values = dict[str, int | str]
@@ -29,10 +29,6 @@ _FAKE_SECONDS, _FAKE_ONLY_BYTES = 3.0, 1 << 28
 
 class TimeOver(Exception):
     """The deadline has passed: no further size is tried, so untried ones stay unknown."""
-
-
-class TooSlow(BaseException):
-    """A call was aborted. Not an Exception, so that the task's own handlers let it pass."""
 
 
 @dataclass(frozen=True)
@@ -157,41 +153,6 @@ def _bytes(tensors: Sequence[Any]) -> int:
     return sum(
         leaf.numel() * leaf.element_size() for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)
     )
-
-
-@contextmanager
-def broken_off(seconds: float) -> Iterator[None]:
-    """Raises :class:`TooSlow` after some seconds. Use it in the main thread of a process that is not shared.
-
-    Compiled code may convert it to another exception, and its caller may handle that. Once the time has passed,
-    the block counts as too slow, however it ended.
-    """
-    rang = False
-
-    def ring(number: int, frame: object) -> None:
-        nonlocal rang
-        rang = True
-        raise TooSlow
-
-    started = time.monotonic()
-    before = signal.signal(signal.SIGALRM, ring)
-    # An enclosing timer keeps running.
-    left = signal.setitimer(signal.ITIMER_REAL, seconds)[0]
-    if 0 < left < seconds:
-        signal.setitimer(signal.ITIMER_REAL, left)
-    try:
-        yield
-    except Exception as error:
-        if rang:
-            raise TooSlow from error
-        raise
-    else:
-        if rang:
-            raise TooSlow
-    finally:
-        rest = max(left - (time.monotonic() - started), 1e-3) if left else 0.0
-        signal.setitimer(signal.ITIMER_REAL, rest)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _forms(tensors: list[torch.Tensor]) -> tuple[tuple[tuple[int, ...], str], ...]:

@@ -31,12 +31,13 @@ def main(path: str, target: str, deadline_s: float) -> None:
         json.dump(answer, file)
 
 
-def infer(text: str, deadline: float, *, with_export: bool = True) -> dict[str, Any]:
+def infer(text: str, deadline: float) -> dict[str, Any]:
     """The space of a task file as plain values; executes the file."""
     import torch
 
+    from evaluator.breaking_off import TooSlow, broken_off
     from evaluator.shapes.inference import exporting
-    from evaluator.shapes.inference.probing import Probe, TimeOver, TooSlow, broken_off
+    from evaluator.shapes.inference.probing import Probe, TimeOver
     from evaluator.shapes.inference.search import Search, Unusable
 
     # Fake tensors log a traceback for each size that an operator refuses. Here refusals are expected.
@@ -69,11 +70,7 @@ def infer(text: str, deadline: float, *, with_export: bool = True) -> dict[str, 
     if probe.late:
         sentences.append("the time for inference ran out: bounds may be tighter than necessary")
     exported = exporting.Exported("not exported")
-    if (
-        with_export
-        and found.axes
-        and time.monotonic() - started < min(_EXPORT_UNTIL_SECONDS, deadline - started)
-    ):
+    if found.axes and time.monotonic() - started < min(_EXPORT_UNTIL_SECONDS, deadline - started):
         try:
             with broken_off(_EXPORT_SECONDS), suppress(TimeOver):
                 exported = exporting.confirm(probe, base, found)
@@ -98,7 +95,6 @@ def infer(text: str, deadline: float, *, with_export: bool = True) -> dict[str, 
         "sentences": [*sentences, *exported.sentences],
         "regimes": exported.regimes,
         "export": exported.status,
-        "origins": {knob.name: knob.origin for knob in rebuilt.knobs},
         "source": rebuilt.source + _tied(rebuilt.knobs, [axis.names for axis in found.axes]),
         "probes": probe.calls,
     }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from evaluator.errors import RoleFailure
 from evaluator.integrity.static import clean
-from evaluator.roles.tool_run import ToolResult
+from evaluator.roles.tool_run import RunsTools
 from evaluator.shapes.inference.program import PROGRAM
 from evaluator.shapes.space import Space, as_fields, parse_space
 
@@ -20,14 +21,6 @@ TOO_LATE = "the task did not answer in time while its sizes were tried"
 _MOST_AXES = 12
 _MOST_SENTENCES = 60
 _MOST_SOURCE = 1 << 20
-
-
-class RunsTools(Protocol):
-    """Runs a trusted program beside untrusted files: :class:`evaluator.client.Referee`."""
-
-    def run_tool(self, program: str, files: dict[str, str], *, deadline_s: float) -> ToolResult:
-        """See :meth:`evaluator.client.Referee.run_tool`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -61,10 +54,22 @@ class Inferred:
     elapsed_s: float
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, the space as in a task's description (and in a POST body)."""
-        plain = asdict(self)
-        plain["space"] = as_fields(self.space)
+        """Plain values without ``source``, the space as in a task's description (and in a POST body)."""
+        plain = {**asdict(self), "space": as_fields(self.space)}
+        del plain["source"]
         return plain
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Inferred:
+        """The inverse of :meth:`as_json`.
+
+        Raises:
+            KeyError, TypeError, RoleFailure: it has another form.
+        """
+        tied = {name: tuple(names) for name, names in plain["tied"].items()}
+        regimes = {name: tuple(sizes) for name, sizes in plain["regimes"].items()}
+        read = {"space": parse_space(plain["space"]), "tied": tied, "regimes": regimes, "source": ""}
+        return cls(**{**plain, **read, "sentences": tuple(plain["sentences"])})
 
 
 def infer(tools: RunsTools, text: str, deadline_s: float = DEADLINE_S) -> Inferred:
@@ -82,7 +87,7 @@ def infer(tools: RunsTools, text: str, deadline_s: float = DEADLINE_S) -> Inferr
     if result.status == "out_of_memory":
         return refused("the task needs more memory than inference allows at the sizes in its file")
     try:
-        return from_json(json.loads(result.outputs["space.json"]))
+        return validated(json.loads(result.outputs["space.json"]))
     except (KeyError, ValueError, RecursionError):
         last = result.stdout.strip().splitlines()[-1:]
         return refused(f"inference ended without an answer: {clean(' '.join(last), 200)}")
@@ -93,7 +98,7 @@ def refused(reason: str) -> Inferred:
     return Inferred(False, reason, {}, {}, {}, (), {}, "not exported", "", 0, 0.0)
 
 
-def from_json(plain: Any) -> Inferred:
+def validated(plain: Any) -> Inferred:
     """Validates an answer of the disposable process, which also runs the task's code.
 
     Raises:

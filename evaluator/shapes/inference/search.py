@@ -46,11 +46,11 @@ class Search:
 
     # -- one call ----------------------------------------------------------------------------------------------
 
-    def _at(self, names: tuple[str, ...], value: int | str, base: Values | None = None) -> Outcome:
-        return self._probe({**(base or self._base), **dict.fromkeys(names, value)})
+    def _at(self, names: tuple[str, ...], value: int | str) -> Outcome:
+        return self._probe({**self._base, **dict.fromkeys(names, value)})
 
-    def _works(self, names: tuple[str, ...], value: int, base: Values | None = None) -> bool:
-        return self._at(names, value, base).works
+    def _works(self, names: tuple[str, ...], value: int) -> bool:
+        return self._at(names, value).works
 
     def _start(self) -> Outcome:
         outcome = self._probe(self._base)

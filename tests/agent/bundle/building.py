@@ -25,6 +25,7 @@ from agent.candidates import Candidate
 from agent.dispatch import domain
 from agent.dispatch.domain import Domain
 from agent.dispatch.tree import Leaf, Node
+from evaluator.description import Description
 from evaluator.sources import TaskSource
 from evaluator.verdict import from_json
 
@@ -184,7 +185,7 @@ def written(
         name,
         "cpu",
         source,
-        {"dims": {}},
+        Description(),
         optimized,
         (member,),
         "faster",

@@ -11,6 +11,7 @@ from pathlib import Path
 from agent.bundle.archive import bundle_files, write_bundle
 from agent.bundle.evidence import BundleContents
 from agent.candidates import Candidate
+from evaluator.description import Description
 from evaluator.sources import TaskSource
 from evaluator.verdict import Verdict, from_json
 
@@ -58,7 +59,7 @@ def contents(*members: Candidate) -> BundleContents:
         job_name=f"my job/../{EVIL}",
         device="cpu",
         task=TaskSource("task", f"class Model: pass  # {EVIL}\n"),
-        description={"dims": {}},
+        description=Description(),
         optimized=OPTIMIZED,
         members=members or (MEMBER,),
         decision="faster",

@@ -10,6 +10,7 @@ import pytest
 from agent.proposers.compiler import CompilerProposer
 from agent.proposing import ProposalContext
 from agent.stores.folder import FolderStore
+from evaluator.description import Description
 from evaluator.sources import TaskSource
 from tests.agent.compiler.extraction import task_text
 
@@ -20,7 +21,7 @@ def labels(folder: Path, device: str, kept: dict[str, Any]) -> list[str]:
     for label in ("inductor C++", "inductor Triton"):
         store.finish_step(f"compiler.extract.{label}", kept)
     task = TaskSource("t", task_text("matmul_bias_relu"))
-    context = ProposalContext(task, {}, device, None, store)  # type: ignore[arg-type]
+    context = ProposalContext(task, Description(), device, None, store)  # type: ignore[arg-type]
     return [candidate.label for candidate in CompilerProposer().propose(context)]
 
 

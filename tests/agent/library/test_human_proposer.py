@@ -13,6 +13,7 @@ from agent.proposers.human import HumanProposer
 from agent.proposing import ProposalContext
 from agent.stores.folder import FolderStore
 from evaluator.client import Referee
+from evaluator.description import Description
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.agent.library.tracing import module_source
@@ -21,7 +22,7 @@ from tests.evaluator.judging import until_timed
 
 def propose(source: str, referee: Referee, folder: Path, device: str = "cpu") -> tuple[list[Candidate], str]:
     """The candidates for a task, and the reason on record when there is none."""
-    context = ProposalContext(TaskSource("task", source), {}, device, referee, FolderStore(folder))
+    context = ProposalContext(TaskSource("task", source), Description(), device, referee, FolderStore(folder))
     candidates = list(HumanProposer().propose(context))
     step = context.store.step("library.match")
     assert isinstance(step, dict)

@@ -9,13 +9,14 @@ import pytest
 
 from agent.library.match.graph import Traced, read_graphs
 from agent.memory.features import Features, features_of
+from evaluator.description import Description
 from kernelbench_tasks import catalog
 
-DESCRIPTION = {
-    "inputs": [{"dtype": "float32", "shape": [64, 256]}],
-    "outputs": [{"dtype": "bfloat16", "shape": [64]}],
-    "parameters": 256,
-}
+DESCRIPTION = Description(
+    inputs=({"dtype": "float32", "shape": [64, 256]},),
+    outputs=({"dtype": "bfloat16", "shape": [64]},),
+    parameters=256,
+)
 
 
 def traced(*nodes: tuple[str, list[Any], list[int]]) -> Traced:
@@ -87,7 +88,7 @@ class Model(nn.Module):
 def get_inputs():
     return [torch.randn(3).sigmoid()]
 """
-    features = features_of(source, {})
+    features = features_of(source, Description())
     assert features.operators == {}
     assert features.written == {
         "layer_norm": 1, "convolution": 1, "softmax": 1, "mul": 2, "add": 1, "sum": 1, "matmul": 1, "cumsum": 1,
@@ -100,7 +101,7 @@ def get_inputs():
     "source", ["", "class Model(:", "x = 1", "\x00", "(" * 5000, "class Model:\n    x = " + "-" * 9000 + "1"]
 )
 def test_odd_texts_have_no_operators(source: str) -> None:
-    assert features_of(source, {}).written == {}
+    assert features_of(source, Description()).written == {}
 
 
 @pytest.mark.parametrize(
@@ -115,12 +116,14 @@ def test_odd_texts_have_no_operators(source: str) -> None:
     ],
 )
 def test_axes_of_a_text(expression: str, operators: dict[str, int], reductions: set[str]) -> None:
-    features = features_of(f"class Model:\n    def forward(self, x):\n        return {expression}\n", {})
+    features = features_of(
+        f"class Model:\n    def forward(self, x):\n        return {expression}\n", Description()
+    )
     assert (features.written, set(features.reductions)) == (operators, reductions)
 
 
 def test_every_task_of_the_catalogue_has_operators() -> None:
-    bare = [task.name for task in catalog.list_tasks() if not features_of(task.source, {}).written]
+    bare = [task.name for task in catalog.list_tasks() if not features_of(task.source, Description()).written]
     assert bare == []
 
 
@@ -129,7 +132,8 @@ def test_every_task_of_the_catalogue_has_operators() -> None:
     [(1, "tiny"), (1 << 14, "small"), (1 << 20, "medium"), (1 << 24, "large"), (1 << 28, "huge")],
 )
 def test_size_classes(elements: int, size: str) -> None:
-    description = {"inputs": [{"value": None, "tensors": [{"dtype": "float32", "shape": [elements]}]}]}
+    tensors = [{"dtype": "float32", "shape": [elements]}]
+    description = Description(inputs=({"value": None, "tensors": tensors},))
     assert features_of("", description).size_class == size
 
 

@@ -14,6 +14,7 @@ from agent.proposing import ProposalContext
 from agent.spec import Budget, ModelChoice
 from agent.stores.folder import FolderStore
 from agent.strategy_settings import Strategy
+from evaluator.description import Description
 from evaluator.sources import TaskSource
 from evaluator.verdict import from_json
 from tests.agent.strategy.judging import accepted, rejected
@@ -22,7 +23,7 @@ TASK = TaskSource(
     "twice",
     "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return 2 * x\n",
 )
-DESCRIPTION = {"ok": True, "dims": {}, "shapes": {"visible": [{"rows": 1}, {"rows": 2}]}}
+DESCRIPTION = Description(shapes={"visible": [{"rows": 1}, {"rows": 2}]})
 STRATEGY = Strategy(rounds=3, beam=2, branches=2, patience=9, seed=1, tune=False, plan=True)
 
 

@@ -16,6 +16,7 @@ from agent.strategy.critic import parse
 from agent.strategy.finishing import Finisher
 from agent.strategy.techniques import technique
 from agent.strategy_settings import Strategy
+from evaluator.description import Description
 from evaluator.sources import TaskSource
 from evaluator.verdict import from_json
 from tests.agent.strategy.judging import accepted, rejected
@@ -107,7 +108,7 @@ def test_the_finisher_undoes_the_winner_s_changes_and_keeps_what_each_was_worth(
             "validation",
             from_json({"verdict": "accepted", "summary": {"geomean_speedup": speed}}),
         )
-    context = ProposalContext(TaskSource("t", ""), {}, "cpu", None, store)  # type: ignore[arg-type]
+    context = ProposalContext(TaskSource("t", ""), Description(), "cpu", None, store)  # type: ignore[arg-type]
     made = []
     speeds = {"compiler settings": 1.99, "another way to share work between threads": 1.1}
     for candidate in Finisher(Strategy(ablate=True)).propose(context):

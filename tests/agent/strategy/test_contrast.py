@@ -270,7 +270,7 @@ def test_a_job_that_goes_on_asks_what_it_had_asked(store: FolderStore) -> None:
 
 def replayed(store: FolderStore, **strategy: Any) -> Replay:
     """The job of the store, from its record."""
-    store.finish_step("describe", DESCRIPTION)
+    store.finish_step("describe", DESCRIPTION.as_json())
     choice = ModelChoice("p-1", base_url="http://127.0.0.1:1/v1", origin="policy", temperature=1.0)
     settings = Strategy(**{"seed": 1, "tune": False, **strategy})
     spec = JobSpec("job", "twice", TASK, origins=("policy",), models=(choice,), strategy=settings)

@@ -226,7 +226,7 @@ def test_a_resumed_search_asks_nothing_again_and_the_same_job_gives_the_same_pro
     prompts = []
     options: dict[str, Any] = {"rounds": 3, "beam": 3, "branches": 2, "patience": 9}
     for one in stores:
-        one.finish_step("describe", DESCRIPTION)
+        one.finish_step("describe", DESCRIPTION.as_json())
         for number in range(8):  # enough buckets for draws to differ
             earlier = Candidate(file(f"x * 2 + {number} - {number}"), "human", f"library {number}")
             one.add_candidate(earlier)
@@ -302,7 +302,7 @@ def test_a_search_killed_at_random_instants_pays_once_and_asks_the_same(tmp_path
     lost = sum(len(other.lost(name)) for name in other.requests())
     assert asked <= paid <= asked + lost, "what was answered and stored is never asked again"
     assert all(other.outcome(name) is not None for name in other.requests())
-    killed.finish_step("describe", DESCRIPTION)
+    killed.finish_step("describe", DESCRIPTION.as_json())
     spec = JobSpec(
         "job",
         "twice",

@@ -18,6 +18,7 @@ from agent.stores.folder import FolderStore
 from agent.strategy.tuner import read, tuned
 from agent.strategy_settings import Strategy
 from evaluator.client import Referee
+from evaluator.description import Description
 from evaluator.sources import TaskSource
 from evaluator.verdict import from_json
 from tests.agent import small_job
@@ -48,7 +49,7 @@ TASK = TaskSource("sort_twice", small_job.TASK)
 
 
 def context(store: FolderStore, referee: Referee | None = None) -> ProposalContext:
-    return ProposalContext(TASK, {}, "cpu", referee, store)  # type: ignore[arg-type]
+    return ProposalContext(TASK, Description(), "cpu", referee, store)  # type: ignore[arg-type]
 
 
 def stored(store: FolderStore) -> Candidate:

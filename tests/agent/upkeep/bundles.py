@@ -8,6 +8,7 @@ from typing import Any
 from agent.bundle.archive import write_bundle
 from agent.bundle.evidence import BundleContents
 from agent.candidates import Candidate
+from evaluator.description import Description
 from evaluator.devices import open_device
 from evaluator.environment import measured_on
 from evaluator.sources import TaskSource
@@ -57,7 +58,7 @@ def write(
         job_name="tiny",
         device="cpu",
         task=TaskSource("tiny", task),
-        description={"dims": {}},
+        description=Description(),
         optimized=optimized,
         members=(Candidate(CORRECT, "human", "scale and shift"),),
         decision="same",

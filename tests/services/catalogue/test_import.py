@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evaluator.client import Referee
+from evaluator.description import LintReport
 from evaluator.errors import RefereeLost, SandboxUnavailable
 from evaluator.sources import TaskSource
 from services.catalogue import checkout, importing, registry
@@ -120,7 +121,7 @@ def test_what_is_sound_is_registered_and_the_rest_is_reported(
     # A job finds it by name, with the sizes that were found.
     task = _task(OptimizeRequest(task="kb1_1_Sound"), None, Settings(data_dir=data))
     described = referee.describe(task)
-    assert described["ok"] and {"rows", "features"} == set(described["dims"])
+    assert described.ok and {"rows", "features"} == set(described.dims)
     monkeypatch.setenv("KERNELWRIGHT_DATA_DIR", str(data))
     get_settings.cache_clear()
     shown = CliRunner().invoke(app, ["tasks", "list", "--json"]).stdout
@@ -134,7 +135,7 @@ class _Imports:
     def __init__(self, again: Any) -> None:
         self._again = again
 
-    def lint(self, task: TaskSource, **options: Any) -> dict[str, Any]:
+    def lint(self, task: TaskSource, **options: Any) -> LintReport:
         with pytest.raises(OSError, match="another import is running"):
             self._again()
         raise KeyboardInterrupt
@@ -159,7 +160,7 @@ class _Dies:
         self._at = at
         self.asked: list[str] = []
 
-    def lint(self, task: TaskSource, **options: Any) -> dict[str, Any]:
+    def lint(self, task: TaskSource, **options: Any) -> LintReport:
         self.asked.append(task.name)
         if task.name == self._at:
             raise KeyboardInterrupt
@@ -189,7 +190,7 @@ class _Meets:
     def __init__(self, referee: Referee, together: threading.Barrier, last: Callable[[], None]) -> None:
         self._referee, self._together, self._last = referee, together, last
 
-    def lint(self, task: TaskSource, **options: Any) -> dict[str, Any]:
+    def lint(self, task: TaskSource, **options: Any) -> LintReport:
         if task.name in ("kb1_1_Sound", "kb1_2_Zero"):
             self._together.wait(60)
         if task.name == "kb4_3_Downloads":

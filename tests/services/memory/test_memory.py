@@ -15,6 +15,7 @@ from agent.memory.features import FEATURES_STEP, features_of
 from agent.memory.lessons import LESSON_STEPS
 from agent.spec import JobOutcome
 from agent.strategy.ablation import ABLATED_STEPS, Lesson
+from evaluator.description import Description
 from evaluator.sources import sha256_of
 from kernelbench_tasks import catalog
 from services.db.models import Candidate, Job, MemoryEntry, Step, Verdict
@@ -78,7 +79,7 @@ def ended_job(base: Database, folder: Path, origin: str = "llm", **request: Any)
 def told(base: Database, *, one_user: bool = False, asking: str = "somebody", without: str = "") -> list[Any]:
     """What another job that asks about a softmax is told."""
     memory = SqlMemory(base, readable_owners(None, one_user=one_user), asking)
-    question = Question(features_of(TASK, {}), "cpu", "cpu-avx512", without)
+    question = Question(features_of(TASK, Description()), "cpu", "cpu-avx512", without)
     return [found.entry for found in memory.similar(question, 9)]
 
 
@@ -113,7 +114,7 @@ def test_what_one_user_s_jobs_learn_stays_with_that_user(base: Database, tmp_pat
         session.get_one(Job, job_id).owner_id = "ada"
     assert remember_job(base, job_id, one_user=True) > 0
     assert {row.owner for row in kept(base)} == {"ada"}
-    question = Question(features_of(TASK, {}), "cpu", "cpu-avx512", "")
+    question = Question(features_of(TASK, Description()), "cpu", "cpu-avx512", "")
     seen = {
         user: SqlMemory(base, readable_owners(user, one_user=True), "somebody").similar(question, 9)
         for user in ("ada", "bob", None)
@@ -188,7 +189,7 @@ def test_of_a_task_the_newest_pair_and_failure_are_told(base: Database, tmp_path
 def test_other_devices_are_not_told(base: Database, tmp_path: Path) -> None:
     remember_job(base, ended_job(base, tmp_path), one_user=False)
     memory = SqlMemory(base, (SHARED,), "somebody")
-    assert memory.similar(Question(features_of(TASK, {}), "cuda"), 9) == []
+    assert memory.similar(Question(features_of(TASK, Description()), "cuda"), 9) == []
 
 
 def test_features_that_the_job_found_come_before_its_text(base: Database, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from evaluator.referee.lint.findings import LintFinding
+from evaluator.description import LintFinding
 from evaluator.referee.lint.probe import Probe
 from evaluator.referee.lint.rules import answers, inputs, outputs, rows, structure
 

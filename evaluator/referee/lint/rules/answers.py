@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from evaluator.description import LintFinding
 from evaluator.oracle.arrays import Array
-from evaluator.referee.lint.findings import LintFinding
 from evaluator.referee.lint.probe import Probe
 
 #: If outputs of one shape differ by less than this share of their size, a tolerance of RL projects (1e-2) is too

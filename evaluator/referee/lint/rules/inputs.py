@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from evaluator.content.pools import TensorInput
+from evaluator.description import LintFinding
 from evaluator.oracle.numbers import is_inexact
-from evaluator.referee.lint.findings import LintFinding
 from evaluator.referee.lint.probe import Probe, disturbed, same
 
 _UNKNOWN, _MATTERS, _HARDLY, _IDLE = "unknown", "matters", "within the tolerance", "not in a bit"

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from evaluator.description import LintFinding
 from evaluator.oracle.arrays import Array
-from evaluator.referee.lint.findings import LintFinding
 from evaluator.referee.lint.probe import Probe
 
 #: A floating output is saturated if this share of its elements has one or two values.

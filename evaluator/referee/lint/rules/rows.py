@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from evaluator.description import LintFinding
 from evaluator.oracle.numbers import is_inexact
-from evaluator.referee.lint.findings import LintFinding
 from evaluator.referee.lint.probe import Probe, first_row_changed
 
 _BATCH = ("batch", "batch_size", "bs", "b")

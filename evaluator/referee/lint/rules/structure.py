@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from evaluator.description import LintFinding
 from evaluator.oracle.numbers import is_inexact
-from evaluator.referee.lint.findings import LintFinding
 from evaluator.referee.lint.probe import Probe
 from evaluator.referee.sides.shape_inputs import StateEntry
 
