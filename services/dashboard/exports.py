@@ -28,7 +28,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
-from agent.performance.drawing import draw
+from agent.performance.rate_map import draw
 from agent.performance.money import Prices
 from services.api.deps import After, Route, SessionDep, SettingsDep
 from services.dashboard import charts, contexts, ranking, tables
