@@ -75,7 +75,7 @@ class Background:
         """Notes for a bottleneck, as Markdown; empty if none fits or the device is unknown.
 
         Args:
-            diagnosis: a critic's label (`agent.strategy.critic.BOTTLENECKS`) or a profile's
+            diagnosis: a critic's label (`agent.strategy.conversation.BOTTLENECKS`) or a profile's
                 (`evaluator.profiling.bottleneck.Diagnosis.label`).
             language: a key of `agent.languages`, or None for any.
             limit: maximum number of notes.

@@ -34,6 +34,7 @@ from agent.judging import (
     settle_put_off,
     task_of,
 )
+from agent.languages import kind_of_start
 from agent.portfolio import Entry, rank
 from agent.portfolio.entries import tied, with_further
 from agent.portfolio.planner import next_timings
@@ -44,7 +45,6 @@ from agent.records import ASKED_STEPS, Records
 from agent.scheduling import Schedule
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.store import JobStore
-from agent.strategy import starting
 from agent.strategy.graph_variants import graph_variant
 from evaluator.errors import RefereeLost
 from evaluator.shapes.inference.declaring import told
@@ -210,7 +210,7 @@ class _Job:
                 self._tell("profiling", "profiling the reference, for the models")
                 diagnose(self.spec, self.store, self.referee, self.profile)
             turns.ask()
-            if self.spec.start_from is not None and starting.kind(self.spec.start_from) == "candidate":
+            if self.spec.start_from is not None and kind_of_start(self.spec.start_from) == "candidate":
                 self._judge(Candidate(self.spec.start_from, "external", "starting point"))
             self._judge_waiting(put_off(self.store))
             turns.run()

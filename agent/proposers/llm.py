@@ -11,9 +11,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any
 
-from agent.candidates import Candidate
+from agent.candidates import Candidate, Judged
 from agent.errors import AnswersAwaited, ProposalFailed, ProviderError
 from agent.extraction import extract
+from agent.languages import kind_of_start
 from agent.messages import Message, Reply
 from agent.portfolio.clusters import visible_rows
 from agent.prompts import fill
@@ -23,15 +24,13 @@ from agent.providers.base import Provider
 from agent.providers.choice import Standing, choose
 from agent.providers.client import IN_FLIGHT, LOOK_S, ModelClient, Witness
 from agent.providers.registry import provider_for
-from agent.records import ASKED_STEPS, messages_sha256
-from agent.spec import Budget, ModelChoice
-from agent.strategy import mismatch, starting
+from agent.records import ASKED_STEPS, messages_sha256, recorded
+from agent.spec import Budget, ModelChoice, Strategy
+from agent.strategy import mismatch
 from agent.strategy.contrast import drawn, fewer, varies
 from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS
-from agent.strategy.exemplars import Judged, judged_in
-from agent.strategy.recorded_random import recorded
+from agent.strategy.exemplars import judged_in
 from agent.strategy.search import Search
-from agent.strategy_settings import Strategy
 from evaluator.verdict import Verdict
 
 _DETAIL_CHARACTERS = 3000
@@ -396,7 +395,7 @@ def opening(
         device_notes="\n".join([notes, *filter(None, more)]),
         **more_of,
     )
-    kind = starting.kind(start_from) if start_from is not None else "candidate"
+    kind = kind_of_start(start_from) if start_from is not None else "candidate"
     if start_from is not None and kind != "candidate":
         prompt += "\n" + fill("port", kind=kind, device_name=device_name, source=start_from)
     return [Message("system", fill("system")), Message("user", prompt)]

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from agent.candidates import Candidate
+from agent.candidates import Candidate, Judged
 from agent.errors import ProviderError
 from agent.extraction import extract
 from agent.prompts.markers import holds_markers
 from agent.strategy.beam import editable
-from agent.strategy.exemplars import Exemplars, Judged, draw
+from agent.strategy.exemplars import Exemplars, draw
 from agent.strategy.novelty import likeness
 
 if TYPE_CHECKING:

@@ -3,41 +3,66 @@
 Its prompts depend only on what was known when its round began and on its own answers. Several proposals of a round can
 therefore run concurrently, and a resumed or replayed job sends the same prompts. A model sees measurements at visible shapes
 only.
+
+The critic is apart from the coder and names one bottleneck per answer, the best-supported part of such loops (CudaForge, arXiv
+2511.01884: 90.8 % correct at 1.11x with self-refinement, 97.6 % at 1.68x with a judge, at equal rounds).
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from agent.candidates import Candidate
+from agent.candidates import Candidate, Judged
 from agent.extraction import extract
 from agent.knowledge.retrieval import bottleneck_of
-from agent.languages import language_of
+from agent.languages import language_of, needs_port
 from agent.messages import Message, Reply
 from agent.portfolio.clusters import Cluster, visible_rows
 from agent.prompts import fill
 from agent.prompts.sizes import timed_words
-from agent.strategy import critic, mismatch, starting
-from agent.strategy.critic import Diagnosis
-from agent.strategy.exemplars import Exemplars, Judged
+from agent.strategy import mismatch
+from agent.strategy.exemplars import Exemplars
 from agent.strategy.novelty import likeness
 from evaluator.verdict import Verdict
 
 if TYPE_CHECKING:
     from agent.proposing import ProposalContext
     from agent.providers.client import ModelClient
+    from agent.spec import Strategy
     from agent.strategy.beam import Parent
-    from agent.strategy_settings import Strategy
 
 QUOTED_CHARACTERS = 60_000
 """Maximum characters of an answer quoted in the follow-up, where it is paid for a second time."""
 DEVICES = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}
+BOTTLENECKS = (
+    "memory_bandwidth", "memory_latency", "compute", "launch_overhead", "synchronization", "occupancy", "call_overhead",
+    "numerics", "other",
+)  # fmt: skip
+_MAX_WORDS = 45
+_OBJECT = re.compile(r"\{[^{}]*\}", re.DOTALL)
 _HISTORY = 5
 _NOTES = 2
 _DETAIL_CHARACTERS = 3000
 _PLAN_CHARACTERS = 2500
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One thing to change.
+
+    Attributes:
+        bottleneck: one of `BOTTLENECKS`.
+        evidence: the measurements that support it.
+        change: the one change, in words.
+    """
+
+    bottleneck: str
+    evidence: str
+    change: str
 
 
 @dataclass(frozen=True)
@@ -162,10 +187,10 @@ class Conversation:
             cluster=this.cluster,
             history=self._history(this, parent),
             others=list(others),
-            bottlenecks=critic.BOTTLENECKS,
+            bottlenecks=BOTTLENECKS,
         )
         reply = self._ask("critic", [Message("user", prompt)])
-        diagnosis = critic.parse(reply.text) if reply is not None else None
+        diagnosis = read_diagnosis(reply.text) if reply is not None else None
         if diagnosis is not None:
             others.append(diagnosis.change)
         return diagnosis
@@ -209,7 +234,7 @@ class Conversation:
 
     def _repair_prompt(self, this: Round, parent: Parent, shown: Exemplars) -> str:
         source, verdict = parent.judged.candidate.source, parent.judged.verdict
-        port = starting.needs_port(source, self._context.device)
+        port = needs_port(source, self._context.device)
         return fill(
             "fix",
             # one correct example helps; speeds do not matter here
@@ -250,3 +275,39 @@ def _measured(verdict: Verdict) -> list[str]:
         f"({row.candidate_us:.1f} us against {row.baseline_us:.1f} us, {row.best_baseline})"
         for row in visible_rows(verdict)
     ]
+
+
+def read_diagnosis(text: str) -> Diagnosis | None:
+    """The diagnosis in a critic's untrusted answer; None if it names none or several.
+
+    The last valid JSON object counts. Texts longer than `_MAX_WORDS` words are truncated: the coder needs one decision, not an essay.
+    """
+    answer = text.rpartition("</think>")[2]
+    for found in reversed(_OBJECT.findall(answer)):
+        try:
+            value = json.loads(found)
+        except (ValueError, RecursionError):
+            continue
+        diagnosis = _as_diagnosis(value)
+        if diagnosis is not None:
+            return diagnosis
+    return None
+
+
+def _as_diagnosis(value: dict[str, Any]) -> Diagnosis | None:
+    change = value.get("change")
+    bottleneck = value.get("bottleneck")
+    if not isinstance(change, str) or not change.strip() or not isinstance(bottleneck, str):
+        return None  # for example a list of changes
+    name = re.sub(r"[^a-z]+", "_", bottleneck.strip().lower()).strip("_")
+    evidence = value.get("evidence")
+    return Diagnosis(
+        name if name in BOTTLENECKS else "other",
+        _short(evidence if isinstance(evidence, str) else ""),
+        _short(change),
+    )
+
+
+def _short(text: str) -> str:
+    words = text.split()
+    return " ".join(words[:_MAX_WORDS]) + (" ..." if len(words) > _MAX_WORDS else "")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agent.candidates import Candidate
+from agent.candidates import Candidate, Judged
 from agent.errors import AnswersAwaited, ProviderError
 from agent.messages import Message
 from agent.portfolio.clusters import worst_cluster
@@ -26,14 +26,13 @@ from agent.portfolio.cover import covering
 from agent.portfolio.entries import Entry
 from agent.providers.choice import Standing, choose
 from agent.providers.client import LOOK_S
-from agent.records import messages_sha256
+from agent.records import messages_sha256, recorded
 from agent.strategy import exemplars
 from agent.strategy.beam import Parent, select
 from agent.strategy.contrast import Contrast, drawn, varies
 from agent.strategy.conversation import Conversation, Round
-from agent.strategy.exemplars import Exemplars, Judged, judged_in
+from agent.strategy.exemplars import Exemplars, judged_in
 from agent.strategy.novelty import likeness
-from agent.strategy.recorded_random import recorded
 from agent.strategy.tuner import tuned
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
 
     from agent.proposing import ProposalContext
     from agent.providers.client import ModelClient
+    from agent.spec import Strategy
     from agent.store import JobStore
-    from agent.strategy_settings import Strategy
 
 _GAIN = 1.02
 
