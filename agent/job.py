@@ -17,7 +17,7 @@ from agent.budget import reason_to_stop
 from agent.candidates import Candidate
 from agent.clock import Clock, OutOfTime, TimedReferee
 from agent.delivery import Delivery, deliver
-from agent.diagnosing import DESCRIBE_STEP, Profiles, diagnose, roofline_share
+from agent.diagnosing import DESCRIBE_STEP, PROFILE_STEP, Profiles, diagnose, roofline_share
 from agent.errors import AnswersAwaited
 from agent.judging import (
     ENERGY_STEPS,
@@ -372,7 +372,11 @@ class _Job:
         speedups = [_speedup(self._outline(one.sha256, "screen")) for one in judged]
         ranked = rank(self._entries(self._outline))
         best = self.store.verdict(ranked[0].candidate.sha256, "screen") if ranked else None
-        return reason_to_stop(speedups, roofline_share(self.store, best), budget)
+        return reason_to_stop(
+            speedups,
+            roofline_share(self.store.step(PROFILE_STEP), self.store.step(DESCRIBE_STEP), best),
+            budget,
+        )
 
     def _seconds_spent(self) -> str:
         """Why there is no time for another candidate, or ""; time for judging the delivered file is reserved."""

@@ -1,4 +1,4 @@
-"""Reads the notes: Markdown with a front matter of four lines.
+"""The notes on techniques, and which of them fit a diagnosis. A note is Markdown with a front matter of four lines.
 
     ---
     title: Coalesced access
@@ -27,6 +27,17 @@ _WORDS = {
     "languages": tuple(one.key for one in LANGUAGES),
 }
 _MIN_LINES, _MAX_LINES = 8, 25
+DEFAULT_LIMIT = 4
+# How profiles and critics call it. The more particular words stand first: "launch_latency" is about launches.
+_CALLED = (
+    ("launch", ("launch", "overhead", "python", "dispatch", "host")),
+    ("sync", ("sync", "barrier", "wait", "contention", "atomic")),
+    ("memory", ("memory", "bandwidth", "traffic", "cache", "latency", "transfer")),
+    (
+        "compute",
+        ("compute", "arithmetic", "occupancy", "tensor_core", "instruction", "parallelism", "vector"),
+    ),
+)
 
 
 class BadNote(ValueError):
@@ -105,3 +116,48 @@ def _listed(name: str, key: str, value: str) -> tuple[str, ...]:
             f"{name}: {key} is a list without repetition of {', '.join(_WORDS[key])}; got {value!r}"
         )
     return found
+
+
+def bottleneck_of(word: str) -> str | None:
+    """The bottleneck that a diagnosis means by a word such as "synchronization" or "launch overhead"; None if none."""
+    plain = word.lower().replace(" ", "_")
+    return next((name for name, parts in _CALLED if any(part in plain for part in parts)), None)
+
+
+def notes_for(
+    bottleneck: str,
+    architecture: str,
+    language: str | None = None,
+    limit: int = DEFAULT_LIMIT,
+) -> tuple[Note, ...]:
+    """At most `limit` notes for a diagnosis; the same question always has the same answer.
+
+    A note must name the bottleneck and the architecture, and the language where one is given. First come those whose main
+    (first named) bottleneck it is, among these the ones for the fewest architectures (what only Hopper has says more on a Hopper
+    than what holds everywhere), and then by name.
+
+    Args:
+        bottleneck: one of `BOTTLENECKS`.
+        architecture: one of `ARCHITECTURES`.
+        language: a key of `agent.languages`, or None for any.
+        limit: how many at most.
+
+    Raises:
+        ValueError: an unknown word, which would otherwise look like "nothing is known".
+    """
+    for word, known in (
+        (bottleneck, BOTTLENECKS),
+        (architecture, ARCHITECTURES),
+        (language, (None, *(one.key for one in LANGUAGES))),
+    ):
+        if word not in known:
+            raise ValueError(f"{word!r} is unknown; known are {', '.join(filter(None, known))}")
+    fitting = [
+        note
+        for note in all_notes()
+        if bottleneck in note.bottlenecks
+        and architecture in note.architectures
+        and (language is None or language in note.languages)
+    ]
+    fitting.sort(key=lambda note: (note.bottlenecks[0] != bottleneck, len(note.architectures), note.name))
+    return tuple(fitting[: max(limit, 0)])

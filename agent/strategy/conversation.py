@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate, Judged
 from agent.extraction import extract
-from agent.knowledge.retrieval import bottleneck_of
+from agent.knowledge.reading import bottleneck_of
 from agent.languages import language_of, needs_port
 from agent.messages import Message, Reply
 from agent.portfolio.clusters import Cluster, visible_rows

@@ -19,7 +19,7 @@ import pytest
 from agent.background import Background
 from agent.candidates import Candidate
 from agent.diagnosing import PROFILE_STEP
-from agent.knowledge.retrieval import notes_for
+from agent.knowledge.reading import notes_for
 from agent.proposers.llm import LLMProposer
 from agent.proposing import ProposalContext
 from agent.records import Records
