@@ -22,7 +22,7 @@ from agent.portfolio.baselines import baseline_entries
 from agent.portfolio.cover import MOST_MEMBERS
 from agent.portfolio.entries import of_one_platform, speed_text
 from agent.portfolio.ranking import RANKING_STEPS, last_ranking, ranking
-from agent.providers.account import account
+from agent.records import account
 from agent.spec import JobSpec
 from agent.store import PLAN_STEPS, JobStore
 from evaluator.verdict import Summary, Verdict, by_size, ran_no_kernel

@@ -25,6 +25,8 @@ from agent.messages import Message, Reply
 from agent.redaction import known_secrets, redact_json
 from agent.store import JobStore
 
+PREFIXES = ("llm/", "policy/")
+"""Prefixes of the requests of all clients of a job, which share its caps."""
 ASKED_STEPS = "asked/"
 """Prefix of the steps that record, by origin, that a model was asked."""
 _SENT = re.compile(r"(?P<request>.+)/sent/(?P<number>\d+)")
@@ -168,3 +170,49 @@ def recorded(
     if not isinstance(stored, dict):
         raise TypeError(f"the store did not keep the step {step!r}")
     return random.Random(str(stored["seed"])), [str(one) for one in stored["known"]]  # noqa: S311
+
+
+def account(store: JobStore) -> dict[str, Any]:
+    """The account as a JSON value; empty if no model was asked.
+
+    It contains digests instead of texts: prompts may quote parts of a private module that the bundle's recipient must not see.
+    """
+    prices: dict[str, Any] = {}
+    requests: list[dict[str, Any]] = []
+    templates: set[str] = set()
+    spent = Cost()
+    for prefix in PREFIXES:
+        records = Records(store, prefix)
+        found = store.step(f"drawn/{prefix}prices")
+        prices |= found if isinstance(found, dict) else {}
+        spent += records.spent()
+        for request in records.requests():
+            prompt = records.prompt(request) or {}
+            templates.add(str(prompt.get("prompts_sha256")))
+            requests.append(
+                {
+                    "request": request,
+                    "model": prompt.get("model"),
+                    "prompt_sha256": prompt.get("messages_sha256"),
+                    **_ending(records, request),
+                }
+            )
+    if not requests:
+        return {}
+    return {
+        "prompts_sha256": sorted(templates),
+        "prices_usd_per_million_tokens": prices,
+        "spent": asdict(spent),
+        "requests": requests,
+    }
+
+
+def _ending(records: Records, request: str) -> dict[str, Any]:
+    outcome = records.outcome(request)
+    cost = asdict(records.cost(request))
+    if outcome is None:
+        return {"ending": "no answer", **cost}
+    if isinstance(outcome, ProviderError):
+        return {"ending": outcome.kind, **cost}
+    text = json.dumps(outcome.text, ensure_ascii=True)
+    return {"ending": outcome.finish, "answer_sha256": hashlib.sha256(text.encode()).hexdigest(), **cost}

@@ -17,8 +17,7 @@ from agent.messages import Message, Reply
 from agent.prompts import prompts_sha256
 from agent.proposers.llm import LLMProposer
 from agent.proposing import ProposalContext
-from agent.providers.client import PREFIXES
-from agent.records import Records, messages_sha256
+from agent.records import PREFIXES, Records, messages_sha256
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.store import PLAN_STEPS, JobStore
 from agent.strategy.finishing import Finisher

@@ -20,10 +20,9 @@ from agent.portfolio.clusters import visible_rows
 from agent.prompts import fill
 from agent.prompts.sizes import listed, shape_words, space_text, timed_words
 from agent.proposing import ProposalContext
-from agent.providers.base import Provider
 from agent.providers.choice import Standing, choose
 from agent.providers.client import IN_FLIGHT, LOOK_S, ModelClient, Witness
-from agent.providers.registry import provider_for
+from agent.providers.registry import Provider, provider_for
 from agent.records import ASKED_STEPS, messages_sha256, recorded
 from agent.spec import Budget, ModelChoice, Strategy
 from agent.strategy import mismatch
@@ -125,9 +124,11 @@ class LLMProposer:
             client.close()
 
     def _search(self, client: ModelClient, context: ProposalContext, first: _First) -> Iterator[Candidate]:
-        def begin(view: ProposalContext, shown: Sequence[Judged]) -> list[Message]:
-            files = shown if self.origin == "policy" else None
-            return opening(view, baseline_times(view), self._start_from, shown=files)
+        def begin(number: int) -> Callable[[Sequence[Judged]], list[Message]]:
+            times = _recorded_times(client, context, f"baseline times {number}")
+            if self.origin == "policy":
+                return lambda shown: opening(context, times, self._start_from, shown)
+            return lambda shown: opening(context, times, self._start_from)
 
         yield from Search(
             context, client, first.standings, self._strategy, begin, _PROBLEMS, self.origin, first.told
@@ -191,9 +192,7 @@ class _First:
 
     def candidates(self) -> Iterator[Candidate | None]:
         """Yield candidates as answers arrive; yield None instead of blocking while other proposers have work."""
-        self._times = self._client.records.recall(
-            "baseline times", lambda: baseline_times(self._context) or {"": ""}
-        )
+        self._times = _recorded_times(self._client, self._context, "baseline times")
         self._begin()
         # Complete the request files before the rest of the job begins.
         batches = [one for one in self._attempts if self._client.models[one.model].provider == "batch"]
@@ -217,7 +216,7 @@ class _First:
         ):
             self._begun += 1
             # Recorded: the choice depends on the measurements so far, and a resumed job has more of them.
-            index = self._client.records.recall(f"choice {self._begun}", self._choose)
+            index = self._client.records.recall(f"choice {self._begun}", lambda: choose(self.standings))
             if index < 0 or not self.standings[index].open:
                 self._begun -= 1
                 return
@@ -243,10 +242,6 @@ class _First:
                 f"{ASKED_STEPS}{self._origin}", {"request": self._request(attempt)}
             )
         return True
-
-    def _choose(self) -> int:
-        index = choose(self.standings)
-        return -1 if index is None else index
 
     def _would_wait(self) -> bool:
         under_way = [one.waiting for one in self._attempts if one.waiting is not None]
@@ -293,7 +288,8 @@ class _First:
             verdict = self._context.store.verdict(candidate.sha256, "screen")
             if not self._trained:
                 attempt.parent = candidate.sha256
-            attempt.speedup = max(attempt.speedup or 0.0, speedup_of(verdict)) or None
+            if verdict is not None:
+                attempt.speedup = max(attempt.speedup or 0.0, Judged(candidate, verdict).speedup) or None
             follow_up = after_verdict(verdict)
         if follow_up and attempt.round < _ROUNDS:
             if not self._trained:
@@ -353,13 +349,6 @@ class _First:
 
     def _request(self, attempt: _Attempt) -> str:
         return f"{self._origin}/{attempt.model + 1}/{attempt.sample}/{attempt.round}"
-
-
-def speedup_of(verdict: Verdict | None) -> float:
-    """The geometric mean speedup of an accepted screen verdict, else 0."""
-    if verdict is None or verdict.verdict != "accepted":
-        return 0.0
-    return verdict.summary.geomean_speedup or 0.0
 
 
 def opening(
@@ -428,6 +417,12 @@ def after_verdict(verdict: Verdict | None) -> str:
         places=mismatch.explained(verdict),
         detail=detail,
     )
+
+
+def _recorded_times(client: ModelClient, context: ProposalContext, name: str) -> Mapping[str, str]:
+    """`baseline_times` when they were first asked for by this name; a replayed job finds more verdicts in its store."""
+    found: Mapping[str, str] = client.records.recall(name, lambda: baseline_times(context))
+    return found
 
 
 def baseline_times(context: ProposalContext) -> dict[str, str]:

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate, Judged
 from agent.errors import AnswersAwaited, ProviderError
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from agent.proposing import ProposalContext
     from agent.providers.client import ModelClient
     from agent.spec import Strategy
-    from agent.store import JobStore
 
 _GAIN = 1.02
 
@@ -66,7 +64,7 @@ class Search:
         client: sends the model requests.
         standings: gains and costs of each of the client's models so far, in the client's order.
         strategy: settings.
-        opening: builds the first messages (rules, task, shapes) from a context and the candidates to show, if any.
+        opening: for a round, what builds the first messages (rules, task, shapes) with the given candidates shown, if any.
         problems: replies to an answer without a candidate, by `Extraction.problem`.
         origin: origin of the candidates; "policy" gets prompts in its training format (`agent.strategy.contrast`).
         told: digests of each model's earlier prompts; a deterministic policy is not sent the same prompt twice.
@@ -78,7 +76,7 @@ class Search:
         client: ModelClient,
         standings: Sequence[Standing],
         strategy: Strategy,
-        opening: Callable[[ProposalContext, Sequence[Judged]], list[Message]],
+        opening: Callable[[int], Callable[[Sequence[Judged]], list[Message]]],
         problems: Mapping[str, str],
         origin: str,
         told: Sequence[set[str]] = (),
@@ -128,20 +126,16 @@ class Search:
 
     def _begin(self, number: int) -> tuple[Round, random.Random]:
         store = self._context.store
-        now = [one.candidate.sha256 for one in self._judged(store.candidates())]
+        now = [one.candidate.sha256 for one in judged_in(store, store.candidates())]
         generator, known = recorded(store, f"search/{self._origin}/{number}", now, self._strategy.seed)
         wanted = set(known)
-        judged = self._judged([one for one in store.candidates() if one.sha256 in wanted])
-        view = replace(self._context, store=_AsItWas(store, wanted))
+        judged = judged_in(store, [one for one in store.candidates() if one.sha256 in wanted])
         # The first round aims at overall speed; later rounds target the cluster where the portfolio is worst.
         cluster = worst_cluster(one.verdict for one in _kept(judged)) if number > 1 else None
-        return Round(number, judged, cluster, partial(self._opening, view)), generator
-
-    def _judged(self, candidates: Sequence[Candidate]) -> list[Judged]:
-        return judged_in(self._context.store, candidates)
+        return Round(number, judged, cluster, self._opening(number)), generator
 
     def _better(self, before: float, made: Sequence[Candidate]) -> bool:
-        judged = self._judged(made)
+        judged = judged_in(self._context.store, made)
         if before == 0.0:  # nothing is accepted yet: any accepted candidate is progress
             return any(one.accepted for one in judged)
         return _best(judged) >= _GAIN * before
@@ -158,7 +152,7 @@ class Search:
                 else:
                     shown = exemplars.draw(this.judged, generator, {parent.judged.candidate.sha256})
                 step = f"{self._origin}/search/{this.number}/{place}/{branch}"
-                model = self._client.records.recall(f"choice {step}", self._choose)
+                model = self._client.records.recall(f"choice {step}", lambda: choose(self._standings))
                 if model < 0:
                     return found
                 if self._trained and not self._is_new(this, shown, model):
@@ -173,10 +167,6 @@ class Search:
         known = prompt in self._told[model]
         self._told[model].add(prompt)
         return not known or varies(self._client.models[model])
-
-    def _choose(self) -> int:
-        index = choose(self._standings)
-        return -1 if index is None else index
 
     def _start(self, this: Round, proposals: Sequence[_Proposal]) -> None:
         by_parent = [
@@ -244,7 +234,9 @@ class Search:
             standing.refused = standing.refused or error.kind == "authentication"
             return
         mode = proposal.parent.mode
-        if candidate is None or likeness(candidate.source, _by_sha(made)).repeats(mode):
+        if candidate is None or likeness(candidate.source, {one.sha256: one.source for one in made}).repeats(
+            mode
+        ):
             if not self._client.exhausted:
                 self._tell(f"round {this.number}: {choice.model} proposed nothing new")
             return
@@ -264,20 +256,6 @@ class Search:
         self._context.store.event("proposer.finished", {"origin": self._origin, "text": text})
 
 
-class _AsItWas:
-    """A view of the store at the start of a round, without later candidates."""
-
-    def __init__(self, store: JobStore, known: set[str]) -> None:
-        self._store = store
-        self._known = known
-
-    def candidates(self) -> list[Candidate]:
-        return [one for one in self._store.candidates() if one.sha256 in self._known]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
 def _kept(judged: Sequence[Judged]) -> list[Entry]:
     """The candidates that a portfolio over the visible shapes would keep; the others would not be delivered."""
     accepted = [Entry(one.candidate, order, one.verdict) for order, one in enumerate(judged) if one.accepted]
@@ -286,7 +264,3 @@ def _kept(judged: Sequence[Judged]) -> list[Entry]:
 
 def _best(judged: Sequence[Judged]) -> float:
     return max((one.speedup for one in judged), default=0.0)
-
-
-def _by_sha(candidates: Sequence[Candidate]) -> dict[str, str]:
-    return {one.sha256: one.source for one in candidates}

@@ -16,8 +16,7 @@ from agent.background import Background
 from agent.candidates import Candidate
 from agent.proposers.llm import LLMProposer
 from agent.proposing import ProposalContext
-from agent.providers.account import account
-from agent.records import Records
+from agent.records import Records, account
 from agent.replay import replay
 from agent.spec import Budget, JobSpec, ModelChoice, Strategy
 from agent.store import JobStore
