@@ -16,7 +16,7 @@ from agent.background import Background
 from agent.budget import reason_to_stop
 from agent.candidates import Candidate
 from agent.clock import Clock, OutOfTime, TimedReferee
-from agent.delivery import Delivery, deliver
+from agent.delivery import deliver
 from agent.diagnosing import DESCRIBE_STEP, PROFILE_STEP, Profiles, diagnose, roofline_share
 from agent.errors import AnswersAwaited
 from agent.judging import (
@@ -137,7 +137,7 @@ class _Job:
                 self._search(description)
             self.clock.kept_s = 0.0
             self._tell("choosing", "choosing what is delivered and judging it as one file")
-            delivery = deliver(
+            delivered = deliver(
                 self.spec, self.store, self.referee, description, self._entries(), self.out_dir
             )
         except AnswersAwaited as awaited:
@@ -152,7 +152,7 @@ class _Job:
             if reason:
                 return JobOutcome("cancelled", None, f"stopped on request ({reason})")
             return JobOutcome("failed", "not_judged", f"the referee was lost: {lost}")
-        return self._outcome(delivery)
+        return replace(delivered, reason=delivered.reason + self.cut_off + self._not_asked())
 
     def _tell(self, stage: str, text: str) -> None:
         self.store.event("job.progress", {"stage": stage, "text": text})
@@ -407,16 +407,6 @@ class _Job:
             found = self.store.step(f"{ENERGY_STEPS}{candidate.sha256}")
             total += float((found.get("elapsed_s") if isinstance(found, dict) else None) or 0.0)
         return total + sum(one.verdict.elapsed_s for one in further_verdicts(self.store))
-
-    def _outcome(self, delivery: Delivery) -> JobOutcome:
-        return JobOutcome(
-            state="succeeded" if delivery.bundle_path is not None else "failed",
-            verdict_word=delivery.verdict_word,
-            reason=delivery.reason + self.cut_off + self._not_asked(),
-            winner_sha256=delivery.winner_sha256,
-            bundle_path=delivery.bundle_path,
-            summary=delivery.summary,
-        )
 
     def _not_asked(self) -> str:
         """Names the configured models that received no request, and why, for the outcome; empty if all received one."""
