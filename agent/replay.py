@@ -107,7 +107,7 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
             witness=witness,
         )
         try:
-            made |= {candidate.sha256 for candidate in proposer.propose(context)}
+            made |= {candidate.sha256 for candidate in proposer.propose(context) if candidate is not None}
         except ProposalFailed:
             pass  # the original proposer failed the same way, with all its requests
         records = Records(store, prefix)

@@ -87,12 +87,8 @@ class LLMProposer:
         self._in_flight = in_flight
         self._provide = provide
 
-    def propose(self, context: ProposalContext) -> Iterator[Candidate]:
-        """See `Proposer.propose`; raises as `offers` does."""
-        return (candidate for candidate in self.offers(context) if candidate is not None)
-
-    def offers(self, context: ProposalContext) -> Iterator[Candidate | None]:
-        """See `Asks.offers`.
+    def propose(self, context: ProposalContext) -> Iterator[Candidate | None]:
+        """See `Proposer.propose`.
 
         Raises:
             ProposalFailed: if no model answered any request; gives the last failure.

@@ -12,11 +12,9 @@ from agent.knowledge.architectures import (
     architecture_of_cpu,
     architecture_of_gpu,
 )
-from agent.knowledge.reading import BOTTLENECKS, NOTES, BadNote, Note, all_notes, notes_for, read_note
+from agent.knowledge.reading import BOTTLENECKS, NOTES, all_notes, notes_for
 from agent.languages import LANGUAGES
 
-HEAD = "---\ntitle: T\nbottleneck: memory\narchitectures: ada\nlanguages: cuda\n---\n\n"
-BODY = "- one\n" * 9
 CPU = [name for name in ARCHITECTURES if name.startswith("cpu-")]
 
 
@@ -27,6 +25,10 @@ def test_every_file_is_a_note() -> None:
     for note in notes:
         assert all(line == line.rstrip() and len(line) <= 150 for line in note.text.splitlines()), note.name
         assert note.text.isascii(), note.name
+        assert 8 <= len(note.text.splitlines()) <= 25, note.name
+        assert note.bottlenecks and set(note.bottlenecks) <= set(BOTTLENECKS), note.name
+        assert note.architectures and note.architectures <= set(ARCHITECTURES), note.name
+        assert note.languages and note.languages <= {one.key for one in LANGUAGES}, note.name
 
 
 @pytest.mark.parametrize(("bottleneck", "architecture"), list(itertools.product(BOTTLENECKS, ARCHITECTURES)))
@@ -69,34 +71,6 @@ def test_the_answer_has_its_limit_and_an_order_of_its_own() -> None:
 def test_unknown_words_are_errors_and_not_empty_answers(words: tuple[str, str, str | None]) -> None:
     with pytest.raises(ValueError, match="is unknown"):
         notes_for(*words)
-
-
-def test_a_note_is_read() -> None:
-    note = read_note("n", HEAD.replace("memory", "memory, sync") + BODY)
-    assert note == Note("n", "T", ("memory", "sync"), frozenset({"ada"}), frozenset({"cuda"}), BODY.strip())
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        (BODY, "no front matter"),
-        ("x\n" + HEAD + BODY, "no front matter"),
-        (HEAD, "0 lines"),
-        (HEAD.replace("\n---\n", "\n"), "no front matter"),
-        (HEAD.replace("title: T\n", "") + BODY, "the fields are"),
-        (HEAD.replace("title: T", "title:") + BODY, "the fields are"),
-        (HEAD.replace("title: T", "title: T\ntitle: U") + BODY, "twice"),
-        (HEAD.replace("title: T", "title: T\nauthor: U") + BODY, "the fields are"),
-        (HEAD.replace("ada", "ada, kepler") + BODY, "architectures is a list"),
-        (HEAD.replace("ada", "ada, ada") + BODY, "without repetition"),
-        (HEAD.replace("cuda", "") + BODY, "languages is a list"),
-        (HEAD + "- one\n" * 5, "5 lines"),
-        (HEAD + "- one\n" * 26, "26 lines"),
-    ],
-)
-def test_what_is_no_note_is_refused(text: str, complaint: str) -> None:
-    with pytest.raises(BadNote, match=complaint):
-        read_note("n", text)
 
 
 def test_architectures_are_found() -> None:
