@@ -109,6 +109,10 @@ class Records:
         value = self._store.step(request)
         return Cost(**value["cost"]) if isinstance(value, dict) and "cost" in value else Cost()
 
+    def cost_below(self, prefix: str) -> Cost:
+        """The cost of all answered requests whose names begin with `prefix`."""
+        return sum((self.cost(name) for name in self._store.steps(prefix)), Cost())
+
     def prompt(self, request: str) -> dict[str, Any] | None:
         """The record of a request's first try: "model", "messages", "messages_sha256", "prompts_sha256" and more."""
         value = self._store.step(f"{request}/sent/1")

@@ -9,12 +9,14 @@ order, regardless of arrival order. A round's initial knowledge and every draw a
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate, Judged
@@ -28,8 +30,8 @@ from agent.providers.client import LOOK_S
 from agent.records import messages_sha256, recorded
 from agent.strategy import exemplars
 from agent.strategy.beam import Parent, select
-from agent.strategy.contrast import Contrast, drawn, varies
-from agent.strategy.conversation import Conversation, Round
+from agent.strategy.contrast import ask_policy, drawn, varies
+from agent.strategy.conversation import Conversation, Proposal, Round
 from agent.strategy.exemplars import Exemplars, judged_in
 from agent.strategy.novelty import likeness
 from agent.strategy.tuner import tuned
@@ -42,18 +44,6 @@ if TYPE_CHECKING:
     from agent.spec import Strategy
 
 _GAIN = 1.02
-
-
-@dataclass(frozen=True)
-class _Proposal:
-    """One candidate requested in a round, with its parent and model."""
-
-    parent: Parent
-    place: int
-    shown: Exemplars
-    model: int
-    step: str
-    outcome: Future[Candidate | None] = field(default_factory=Future)
 
 
 class Search:
@@ -88,7 +78,7 @@ class Search:
         self._standings = [replace(one, limit=sys.maxsize) for one in standings]
         self._strategy = strategy
         self._opening = opening
-        self._problems = problems
+        self._conversation = Conversation(context, client, strategy, problems, origin)
         self._origin = origin
         self._trained = origin == "policy"
         self._awaited = ""
@@ -105,13 +95,16 @@ class Search:
                 return
             this, generator = self._begin(number)
             parents = select(this.judged, self._strategy.beam, this.cluster)
-            proposals = self._proposals(this, parents, generator)
-            if not proposals:
+            groups = self._proposals(this, parents, generator)
+            if not groups:
                 return
             before = _best(this.judged)
             made: list[Candidate] = []
-            self._start(this, proposals)
-            for proposal in proposals:
+            for group in groups:
+                # Daemon threads: an unresponsive server must not keep the process alive.
+                work = partial(copy_context().run, self._work, this, group)
+                threading.Thread(target=work, name=f"search {group[0].step}", daemon=True).start()
+            for proposal in itertools.chain(*groups):
                 if not self._arrived(proposal):
                     return
                 for candidate in self._taken(this, proposal, made):
@@ -140,9 +133,20 @@ class Search:
             return any(one.accepted for one in judged)
         return _best(judged) >= _GAIN * before
 
-    def _proposals(self, this: Round, parents: Sequence[Parent], generator: random.Random) -> list[_Proposal]:
-        """Make all random draws and choices of the round before sending any request."""
-        found: list[_Proposal] = []
+    def _proposals(
+        self, this: Round, parents: Sequence[Parent], generator: random.Random
+    ) -> list[list[Proposal]]:
+        """The round's proposals, in groups that are requested in sequence; all draws are made before any request is sent.
+
+        The branches of one parent are a group, since each critic sees the earlier ones' requests; a policy has no critic.
+        """
+        groups: dict[str, list[Proposal]] = {}
+        for one in self._drawn(this, parents, generator):
+            key = one.step if self._trained else one.parent.judged.candidate.sha256
+            groups.setdefault(key, []).append(one)
+        return list(groups.values())
+
+    def _drawn(self, this: Round, parents: Sequence[Parent], generator: random.Random) -> Iterator[Proposal]:
         for place, parent in enumerate(parents, start=1):
             # A failed candidate gets one repair; only a correct parent is worth several branches.
             branches = self._strategy.branches if parent.mode == "speed" else 1
@@ -154,12 +158,11 @@ class Search:
                 step = f"{self._origin}/search/{this.number}/{place}/{branch}"
                 model = self._client.records.recall(f"choice {step}", lambda: choose(self._standings))
                 if model < 0:
-                    return found
+                    return
                 if self._trained and not self._is_new(this, shown, model):
                     continue
                 self._standings[model].attempts += 1
-                found.append(_Proposal(parent, place, shown, model, step))
-        return found
+                yield Proposal(parent, shown, model, step)
 
     def _is_new(self, this: Round, shown: Exemplars, model: int) -> bool:
         """Whether a policy could give a new answer to this prompt."""
@@ -168,50 +171,24 @@ class Search:
         self._told[model].add(prompt)
         return not known or varies(self._client.models[model])
 
-    def _start(self, this: Round, proposals: Sequence[_Proposal]) -> None:
-        by_parent = [
-            [one for one in proposals if one.place == place]
-            for place in sorted({one.place for one in proposals})
-        ]
-        # A policy has no critic, so its branches are independent.
-        for own in [[one] for one in proposals] if self._trained else by_parent:
-            # Daemon threads: an unresponsive server must not keep the process alive.
-            name = f"search {self._origin} {this.number}/{own[0].place}"
-            threading.Thread(
-                target=copy_context().run, args=(self._work, this, own), name=name, daemon=True
-            ).start()
-
-    def _work(self, this: Round, proposals: Sequence[_Proposal]) -> None:
-        """Request the branches of one parent in sequence."""
+    def _work(self, this: Round, group: Sequence[Proposal]) -> None:
+        """Request the proposals of one group in sequence."""
         fatal: BaseException | None = None
-        for one in proposals:
+        for one in group:
             if fatal is not None:
                 one.outcome.set_exception(fatal)
                 continue
-            asks: Conversation | Contrast
-            if self._trained:
-                asks = Contrast(self._client, self._origin, one.model, one.step)
-            else:
-                asks = Conversation(
-                    self._context,
-                    self._client,
-                    self._strategy,
-                    self._problems,
-                    self._origin,
-                    one.model,
-                    one.step,
-                )
             try:
-                one.outcome.set_result(asks.propose(this, one.parent, one.shown))
-            except ProviderError as error:
-                # A later critic's prompt depends on the earlier critic's answer.
-                fatal = error if error.kind == "waiting" else None
-                one.outcome.set_exception(error)
+                if self._trained:
+                    one.outcome.set_result(ask_policy(self._client, self._origin, this, one))
+                else:
+                    one.outcome.set_result(self._conversation.propose(this, one))
             except BaseException as error:  # noqa: BLE001 - the job's own thread raises it
-                fatal = error
+                # A later critic's prompt depends on the earlier critic's answer; another failed request ends nothing.
+                fatal = None if isinstance(error, ProviderError) and error.kind != "waiting" else error
                 one.outcome.set_exception(error)
 
-    def _arrived(self, proposal: _Proposal) -> bool:
+    def _arrived(self, proposal: Proposal) -> bool:
         """Wait for a proposal; False if the job must end first."""
         while not proposal.outcome.done():
             wait([proposal.outcome], LOOK_S)
@@ -219,11 +196,10 @@ class Search:
                 return False
         return True
 
-    def _taken(self, this: Round, proposal: _Proposal, made: Sequence[Candidate]) -> Iterator[Candidate]:
+    def _taken(self, this: Round, proposal: Proposal, made: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield a proposal's candidate if it is new, and its tuned form if it is accepted and declares `TUNABLES`."""
         choice, standing = self._client.models[proposal.model], self._standings[proposal.model]
-        asked = (Contrast if self._trained else Conversation).requests(proposal.step)
-        standing.usd += sum(self._client.cost(one).usd for one in asked)
+        standing.usd += self._client.records.cost_below(f"{proposal.step}/").usd
         try:
             candidate = proposal.outcome.result()
         except ProviderError as error:
