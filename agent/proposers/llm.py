@@ -27,7 +27,7 @@ from agent.records import ASKED_STEPS, messages_sha256, recorded
 from agent.spec import Budget, ModelChoice, Strategy
 from agent.strategy import mismatch
 from agent.strategy.contrast import drawn, fewer, varies
-from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS
+from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS, measured_words
 from agent.strategy.exemplars import judged_in
 from agent.strategy.search import Search
 from evaluator.verdict import Verdict
@@ -397,12 +397,7 @@ def after_verdict(verdict: Verdict | None) -> str:
     if verdict.verdict == "accepted":
         speed = verdict.summary.geomean_speedup or 0.0
         aim = "It is not faster yet. Make it faster." if speed < _ENOUGH else "Make it faster still."
-        shapes = listed(
-            f"{timed_words(row.dims, row.stratum)}: {row.speedup:.2f}x ({row.candidate_us:.1f} us against "
-            f"{row.baseline_us:.1f} us, {row.best_baseline})"
-            for row in visible_rows(verdict)
-        )
-        return fill("improve", shapes=shapes, aim=aim)
+        return fill("improve", shapes=listed(measured_words(verdict)), aim=aim)
     findings = listed(f"{finding.rule}: {finding.evidence}" for finding in verdict.findings)
     detail = verdict.detail[-_DETAIL_CHARACTERS:]
     return fill(

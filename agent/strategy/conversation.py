@@ -192,7 +192,7 @@ class Conversation:
             task_source=self._context.task.source,
             device_name=self._device_name,
             source=one.parent.judged.candidate.source,
-            shapes=_measured(one.parent.judged.verdict),
+            shapes=measured_words(one.parent.judged.verdict),
             cluster=this.cluster,
             history=self._history(this, one.parent),
             others=list(others),
@@ -231,7 +231,7 @@ class Conversation:
             "speed",
             exemplars=one.shown,
             source=source,
-            shapes=_measured(one.parent.judged.verdict),
+            shapes=measured_words(one.parent.judged.verdict),
             cluster=this.cluster,
             history=self._history(this, one.parent),
             diagnosis=diagnosis,
@@ -276,7 +276,8 @@ class Conversation:
         return lines[-_HISTORY:]
 
 
-def _measured(verdict: Verdict) -> list[str]:
+def measured_words(verdict: Verdict) -> list[str]:
+    """What a verdict measured at visible shapes, a line each."""
     return [
         f"{timed_words(row.dims, row.stratum)}: {row.speedup:.2f}x "
         f"({row.candidate_us:.1f} us against {row.baseline_us:.1f} us, {row.best_baseline})"
