@@ -11,15 +11,16 @@ from typing import Any
 
 from agent.diagnosing import PROFILE_STEP
 from agent.knowledge.architectures import architecture_of_cpu, architecture_of_gpu
-from agent.knowledge.retrieval import DEFAULT_LIMIT, bottleneck_of, notes_for
-from agent.memory.entries import Memory, Question
+from agent.knowledge.reading import DEFAULT_LIMIT, bottleneck_of, notes_for
+from agent.memory.entries import Memory, MemoryEntry, Question, Recalled
 from agent.memory.features import FEATURES_STEP, Features, features_of
-from agent.memory.recall import recall, recalled
 from agent.prompts import fill
 from agent.store import JobStore
 from evaluator.description import Description
 
 _ARCHITECTURE_STEP = "background.architecture"
+_MEMORY_STEP = "memory.recalled"
+_MOST_MEMORIES = 3
 
 
 class Background:
@@ -58,25 +59,26 @@ class Background:
             self._store.finish_step(_ARCHITECTURE_STEP, found)
         return found
 
-    def of_memory(self, without_task: str = "") -> str:
-        """Lessons of earlier jobs about similar modules, as Markdown; empty if there are none.
-
-        Args:
-            without_task: sha256 of a task whose lessons are excluded (see `Question`).
-        """
-        found = recalled(self._store)  # used even without a memory: a replay shows the same text
-        if found is None:
-            if self._memory is None:
-                return ""
-            question = Question(self._features(), self._device, self.architecture, without_task)
-            found = recall(self._store, self._memory, question)
-        return _rendered(notes=(), memories=found)
+    def of_memory(self) -> str:
+        """Lessons of earlier jobs about similar modules, as Markdown; empty if there are none."""
+        found = self._store.step(_MEMORY_STEP)  # read even without a memory: a replay shows the same text
+        if found is None and self._memory is not None:
+            question = Question(self._features(), self._device, self.architecture)
+            told = self._memory.similar(question, _MOST_MEMORIES)
+            value = [{"entry": one.entry.to_json(), "similarity": one.similarity} for one in told]
+            self._store.finish_step(_MEMORY_STEP, value)
+            found = self._store.step(
+                _MEMORY_STEP
+            )  # concurrent requests may race: the first answer applies to all
+        rows = found if isinstance(found, list) else []
+        memories = [Recalled(MemoryEntry.from_json(row["entry"]), row["similarity"]) for row in rows]
+        return _rendered(notes=(), memories=memories)
 
     def of_knowledge(self, diagnosis: str, language: str | None = None, limit: int = DEFAULT_LIMIT) -> str:
         """Notes for a bottleneck, as Markdown; empty if none fits or the device is unknown.
 
         Args:
-            diagnosis: a critic's label (`agent.strategy.critic.BOTTLENECKS`) or a profile's
+            diagnosis: a critic's label (`agent.strategy.conversation.BOTTLENECKS`) or a profile's
                 (`evaluator.profiling.bottleneck.Diagnosis.label`).
             language: a key of `agent.languages`, or None for any.
             limit: maximum number of notes.

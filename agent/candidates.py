@@ -1,10 +1,12 @@
-"""A candidate: one source file that claims to compute the task, and its origin."""
+"""A candidate: one source file that claims to compute the task, its origin, and what the referee says of it first."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+
+from evaluator.verdict import Verdict
 
 ORIGINS = ("llm", "policy", "compiler", "human", "external")
 
@@ -38,3 +40,21 @@ class Candidate:
     def sha256(self) -> str:
         """Hex digest of the UTF-8 source: the candidate's identity within a job."""
         return hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate and its screen verdict."""
+
+    candidate: Candidate
+    verdict: Verdict
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the referee accepted it."""
+        return self.verdict.verdict == "accepted"
+
+    @property
+    def speedup(self) -> float:
+        """Geometric mean speedup over the best baseline; 0 if it was rejected or not timed."""
+        return (self.verdict.summary.geomean_speedup or 0.0) if self.accepted else 0.0

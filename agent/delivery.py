@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,8 @@ from agent.portfolio.baselines import baseline_entries
 from agent.portfolio.cover import MOST_MEMBERS
 from agent.portfolio.entries import of_one_platform, speed_text
 from agent.portfolio.ranking import RANKING_STEPS, last_ranking, ranking
-from agent.providers.account import account
-from agent.spec import JobSpec
+from agent.records import account
+from agent.spec import JobOutcome, JobSpec
 from agent.store import PLAN_STEPS, JobStore
 from evaluator.description import Description
 from evaluator.verdict import Summary, Verdict, by_size, ran_no_kernel
@@ -38,26 +38,6 @@ NO_IMPROVEMENT = "no_improvement"
 """Verdict word when no candidate is faster than the best baseline; nothing is delivered."""
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """The result for the user.
-
-    Attributes:
-        verdict_word: the held-out verdict of optimized.py; `NO_IMPROVEMENT` if it is no faster than the best baseline; None
-            if there was nothing to deliver.
-        reason: one sentence.
-        winner_sha256: the winning candidate in optimized.py.
-        bundle_path: the zip, or None.
-        summary: the held-out summary, or None.
-    """
-
-    verdict_word: str | None
-    reason: str
-    winner_sha256: str | None = None
-    bundle_path: Path | None = None
-    summary: Summary | None = None
-
-
 def deliver(
     spec: JobSpec,
     store: JobStore,
@@ -65,7 +45,7 @@ def deliver(
     description: Description,
     entries: Sequence[Entry],
     out_dir: Path,
-) -> Delivery:
+) -> JobOutcome:
     """Deliver the best plan that passes: assemble it, screen it as one file, and judge it once on held-out shapes.
 
     Raises:
@@ -73,12 +53,14 @@ def deliver(
         agent.clock.OutOfTime: if the budget has no time to judge optimized.py at adversarial shapes.
     """
     if not entries:
-        return Delivery(None, "no candidate was accepted and validated, so there is nothing to deliver")
+        return JobOutcome(
+            "failed", None, "no candidate was accepted and validated, so there is nothing to deliver"
+        )
     left, most = of_one_platform(entries), MOST_MEMBERS
     if len(left) < len(entries):
         _log.warning("%s: %d verdicts of another platform are left out", spec.name, len(entries) - len(left))
     judged = {one.sha256 for one in store.candidates() if store.verdict(one.sha256, "screen") is not None}
-    nothing = Delivery(NO_IMPROVEMENT, _none_faster(left))
+    nothing = JobOutcome("failed", NO_IMPROVEMENT, _none_faster(left))
     candidates, refused = left, set[str]()
     left = [*left, *baseline_entries(spec.task, spec.device, left, judged)]
     for attempt in range(1, _ATTEMPTS + 1):
@@ -99,8 +81,8 @@ def deliver(
             return _finish(spec, store, referee, description, plan, delivered, out_dir)
         reason = f"optimized.py was not accepted: {screened.verdict}: {screened.reason}"
         if screened.verdict == "not_judged":
-            return Delivery("not_judged", reason, winner_sha256)
-        nothing = Delivery(None, reason)
+            return JobOutcome("failed", "not_judged", reason, winner_sha256)
+        nothing = JobOutcome("failed", None, reason)
         if len(plan["members"]) > 1:
             most = _ONE_MEMBER  # the faulty member is unknown; try the best one alone
             continue
@@ -215,7 +197,7 @@ def _finish(
     plan: dict[str, Any],
     delivered: Candidate,
     out_dir: Path,
-) -> Delivery:
+) -> JobOutcome:
     """Judge once on the held-out shapes and write the bundle; skip the judging if the budget has no time for it."""
     winner_sha256 = plan["members"][0]
     try:
@@ -224,9 +206,9 @@ def _finish(
         store.event("budget.spent", {"reason": f"{spec.budget.seconds:g} s", "text": str(late)})
         reason = _sentence_by_validation(store, plan, str(late))
         if plan["decision"] != "faster":
-            return Delivery(NO_IMPROVEMENT, f"no improvement: {reason}")
+            return JobOutcome("failed", NO_IMPROVEMENT, f"no improvement: {reason}")
         path = _bundle(spec, store, description, plan, delivered, reason, out_dir)
-        return Delivery("accepted", reason, winner_sha256, path)
+        return JobOutcome("succeeded", "accepted", reason, winner_sha256, path)
     summary = verdict.summary
     screen, validation = (store.verdict(winner_sha256, phase) for phase in ("screen", "validation"))
     visible = screen.summary.by_split.get("visible", {}).get("geomean_speedup") if screen else None
@@ -239,15 +221,15 @@ def _finish(
     summary = replace(summary, traffic=max(weighed, key=lambda figures: figures["share"], default=None))
     if verdict.verdict != "accepted":
         reason = f"optimized.py failed on held-out shapes: {verdict.verdict}: {verdict.reason}"
-        return Delivery(verdict.verdict, reason, winner_sha256, None, summary)
+        return JobOutcome("failed", verdict.verdict, reason, winner_sha256, None, summary)
     reason = _sentence(_members(store, plan)[0], plan, summary, verdict)
     if ran_no_kernel(verdict) and not any(row.decision == "faster" for row in verdict.shapes):
         why = "no improvement: optimized.py ran the reference and none of its kernels at every held-out shape that was watched"
-        return Delivery(NO_IMPROVEMENT, f"{why}; {reason}", summary=summary)
+        return JobOutcome("failed", NO_IMPROVEMENT, f"{why}; {reason}", summary=summary)
     if not is_improvement(summary):
-        return Delivery(NO_IMPROVEMENT, f"no improvement: {reason}", summary=summary)
+        return JobOutcome("failed", NO_IMPROVEMENT, f"no improvement: {reason}", summary=summary)
     path = _bundle(spec, store, description, plan, delivered, reason, out_dir)
-    return Delivery("accepted", reason, winner_sha256, path, summary)
+    return JobOutcome("succeeded", "accepted", reason, winner_sha256, path, summary)
 
 
 def _members(store: JobStore, plan: Mapping[str, Any]) -> tuple[Candidate, ...]:

@@ -54,23 +54,19 @@ def diagnose(spec: JobSpec, store: JobStore, referee: Referee, profile: Profiles
     store.event("task.profiled", {**told, "ceilings": dict(found.get("ceilings") or {})})
 
 
-def roofline_share(store: JobStore, screen: Verdict | None) -> float | None:
+def roofline_share(profile: object, description: object, screen: Verdict | None) -> float | None:
     """The roofline time over the candidate's time; 1 means the candidate reaches the roofline.
 
     Both times are known only at the task's default sizes, where the profile is taken and which every screen times.
 
     Args:
-        store: the job's store, with the profile and describe steps.
+        profile: value of the job's step `PROFILE_STEP`.
+        description: value of its step `DESCRIBE_STEP`.
         screen: the candidate's screen verdict.
 
     Returns:
         The ratio; None if no ceilings were measured or the default sizes were not timed.
     """
-    return share_of_roofline(store.step(PROFILE_STEP), store.step(DESCRIBE_STEP), screen)
-
-
-def share_of_roofline(profile: object, description: object, screen: Verdict | None) -> float | None:
-    """Like `roofline_share`, from the values of the two steps instead of a store."""
     if screen is None or not isinstance(profile, dict) or not isinstance(description, dict):
         return None
     least_s = profile.get("least_s")

@@ -24,12 +24,10 @@ class Extraction:
         source: the candidate file, or None.
         problem: "" if there is a source; else "empty", "refusal", "truncated", "no_code", "no_class", "syntax" or
             "too_long".
-        blocks: number of complete code blocks in the reply.
     """
 
     source: str | None
     problem: str
-    blocks: int
 
 
 def extract(text: str, finish: str = "stop") -> Extraction:
@@ -44,12 +42,12 @@ def extract(text: str, finish: str = "stop") -> Extraction:
         finish: why the model stopped, see `agent.messages.Reply`.
     """
     if finish in ("refusal", "content_filter"):
-        return Extraction(None, "refusal", 0)
+        return Extraction(None, "refusal")
     if finish == "too_long":
-        return Extraction(None, "too_long", 0)
+        return Extraction(None, "too_long")
     answer = text.rpartition(_THOUGHT_END)[2]
     if not answer.strip():
-        return Extraction(None, "truncated" if finish == "length" else "empty", 0)
+        return Extraction(None, "truncated" if finish == "length" else "empty")
     blocks, cut_off = _blocks(answer)
     tries = [block for block in reversed(blocks) if "class ModelNew" in block]
     if not tries and sum("class ModelNew" in block for block in blocks) == 0 and not blocks and not cut_off:
@@ -58,14 +56,14 @@ def extract(text: str, finish: str = "stop") -> Extraction:
         tries.append("\n\n".join(blocks))
     for source in itertools.chain(tries, itertools.islice(_spans(answer), _MOST_SPANS)):
         if len(source) > _MAX_SOURCE_CHARACTERS:
-            return Extraction(None, "too_long", len(blocks))
+            return Extraction(None, "too_long")
         if _parses(source):
-            return Extraction(source.strip("\n") + "\n", "", len(blocks))
+            return Extraction(source.strip("\n") + "\n", "")
     if cut_off or finish == "length":
-        return Extraction(None, "truncated", len(blocks))
+        return Extraction(None, "truncated")
     if tries:
-        return Extraction(None, "syntax", len(blocks))
-    return Extraction(None, "no_class" if blocks else "no_code", len(blocks))
+        return Extraction(None, "syntax")
+    return Extraction(None, "no_class" if blocks else "no_code")
 
 
 def _blocks(text: str) -> tuple[list[str], bool]:

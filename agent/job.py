@@ -16,8 +16,8 @@ from agent.background import Background
 from agent.budget import reason_to_stop
 from agent.candidates import Candidate
 from agent.clock import Clock, OutOfTime, TimedReferee
-from agent.delivery import Delivery, deliver
-from agent.diagnosing import DESCRIBE_STEP, Profiles, diagnose, roofline_share
+from agent.delivery import deliver
+from agent.diagnosing import DESCRIBE_STEP, PROFILE_STEP, Profiles, diagnose, roofline_share
 from agent.errors import AnswersAwaited
 from agent.judging import (
     ENERGY_STEPS,
@@ -34,6 +34,7 @@ from agent.judging import (
     settle_put_off,
     task_of,
 )
+from agent.languages import kind_of_start
 from agent.portfolio import Entry, rank
 from agent.portfolio.entries import tied, with_further
 from agent.portfolio.planner import next_timings
@@ -44,7 +45,6 @@ from agent.records import ASKED_STEPS, Records
 from agent.scheduling import Schedule
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.store import JobStore
-from agent.strategy import starting
 from agent.strategy.graph_variants import graph_variant
 from evaluator.description import Description
 from evaluator.errors import RefereeLost
@@ -140,7 +140,7 @@ class _Job:
                 self._search(description)
             self.clock.kept_s = 0.0
             self._tell("choosing", "choosing what is delivered and judging it as one file")
-            delivery = deliver(
+            delivered = deliver(
                 self.spec, self.store, self.referee, description, self._entries(), self.out_dir
             )
         except AnswersAwaited as awaited:
@@ -155,7 +155,7 @@ class _Job:
             if reason:
                 return JobOutcome("cancelled", None, f"stopped on request ({reason})")
             return JobOutcome("failed", "not_judged", f"the referee was lost: {lost}")
-        return self._outcome(delivery)
+        return replace(delivered, reason=delivered.reason + self.cut_off + self._not_asked())
 
     def _tell(self, stage: str, text: str) -> None:
         self.store.event("job.progress", {"stage": stage, "text": text})
@@ -211,7 +211,7 @@ class _Job:
                 self._tell("profiling", "profiling the reference, for the models")
                 diagnose(self.spec, self.store, self.referee, self.profile)
             turns.ask()
-            if self.spec.start_from is not None and starting.kind(self.spec.start_from) == "candidate":
+            if self.spec.start_from is not None and kind_of_start(self.spec.start_from) == "candidate":
                 self._judge(Candidate(self.spec.start_from, "external", "starting point"))
             self._judge_waiting(put_off(self.store))
             turns.run()
@@ -373,7 +373,11 @@ class _Job:
         speedups = [_speedup(self._outline(one.sha256, "screen")) for one in judged]
         ranked = rank(self._entries(self._outline))
         best = self.store.verdict(ranked[0].candidate.sha256, "screen") if ranked else None
-        return reason_to_stop(speedups, roofline_share(self.store, best), budget)
+        return reason_to_stop(
+            speedups,
+            roofline_share(self.store.step(PROFILE_STEP), self.store.step(DESCRIBE_STEP), best),
+            budget,
+        )
 
     def _seconds_spent(self) -> str:
         """Why there is no time for another candidate, or ""; time for judging the delivered file is reserved."""
@@ -404,16 +408,6 @@ class _Job:
             found = self.store.step(f"{ENERGY_STEPS}{candidate.sha256}")
             total += float((found.get("elapsed_s") if isinstance(found, dict) else None) or 0.0)
         return total + sum(one.verdict.elapsed_s for one in further_verdicts(self.store))
-
-    def _outcome(self, delivery: Delivery) -> JobOutcome:
-        return JobOutcome(
-            state="succeeded" if delivery.bundle_path is not None else "failed",
-            verdict_word=delivery.verdict_word,
-            reason=delivery.reason + self.cut_off + self._not_asked(),
-            winner_sha256=delivery.winner_sha256,
-            bundle_path=delivery.bundle_path,
-            summary=delivery.summary,
-        )
 
     def _not_asked(self) -> str:
         """Names the configured models that received no request, and why, for the outcome; empty if all received one."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
+from typing import Literal
+
+StartKind = Literal["candidate", "triton", "cuda", "c++", "python"]
 
 
 @dataclass(frozen=True)
@@ -34,3 +38,20 @@ LANGUAGES = (
 def language_of(source: str) -> Language | None:
     """The language of a candidate's kernels; None if it uses only PyTorch operations."""
     return next((one for one in LANGUAGES if re.search(one.pattern, source)), None)
+
+
+def kind_of_start(source: str) -> StartKind:
+    """What a job starts from, by its text: a complete candidate, or a kernel that must be wrapped or ported first."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "cuda" if re.search(r"__global__|<<<|cuda_runtime|__device__", source) else "c++"
+    if any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in tree.body):
+        return "candidate"
+    return "triton" if re.search(r"\btriton\b", source) else "python"
+
+
+def needs_port(source: str, device: str) -> bool:
+    """Whether a file's language runs only on another kind of device."""
+    written = language_of(source)
+    return written is not None and device not in written.devices

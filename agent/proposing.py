@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from agent.candidates import Candidate
 from agent.store import JobStore
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from evaluator.client import Referee
     from evaluator.description import Description
     from evaluator.sources import TaskSource
+
+
+ASKING = ("llm", "policy")
+"""Origins of proposers that ask language models."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class ProposalContext:
             was cancelled.
         background: technique notes and lessons of earlier jobs, for prompts; None omits them.
         ledger: the caps that all models of the job share; None if only one proposer sends requests.
-        others_wait: whether the job has other work while a proposer waits, see `Asks`.
+        others_wait: whether the job has other work while a proposer waits, see `Proposer.propose`.
     """
 
     task: TaskSource
@@ -56,15 +60,10 @@ class Proposer(Protocol):
 
     origin: str
 
-    def propose(self, context: ProposalContext) -> Iterator[Candidate]:
-        """Yield candidates, best guess first."""
-        ...
+    def propose(self, context: ProposalContext) -> Iterator[Candidate | None]:
+        """Yield candidates, best guess first.
 
-
-@runtime_checkable
-class Asks(Proposer, Protocol):
-    """A proposer that waits for model answers: it yields None instead of blocking while other proposers have work."""
-
-    def offers(self, context: ProposalContext) -> Iterator[Candidate | None]:
-        """Like `propose`, but sends its requests first and yields None instead of blocking while `others_wait`."""
+        A proposer that asks models (its origin is one of `ASKING`) sends its requests before anything else and yields None
+        instead of blocking while `others_wait`.
+        """
         ...

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import re
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -23,6 +25,8 @@ from agent.messages import Message, Reply
 from agent.redaction import known_secrets, redact_json
 from agent.store import JobStore
 
+PREFIXES = ("llm/", "policy/")
+"""Prefixes of the requests of all clients of a job, which share its caps."""
 ASKED_STEPS = "asked/"
 """Prefix of the steps that record, by origin, that a model was asked."""
 _SENT = re.compile(r"(?P<request>.+)/sent/(?P<number>\d+)")
@@ -105,6 +109,10 @@ class Records:
         value = self._store.step(request)
         return Cost(**value["cost"]) if isinstance(value, dict) and "cost" in value else Cost()
 
+    def cost_below(self, prefix: str) -> Cost:
+        """The cost of all answered requests whose names begin with `prefix`."""
+        return sum((self.cost(name) for name in self._store.steps(prefix)), Cost())
+
     def prompt(self, request: str) -> dict[str, Any] | None:
         """The record of a request's first try: "model", "messages", "messages_sha256", "prompts_sha256" and more."""
         value = self._store.step(f"{request}/sent/1")
@@ -138,3 +146,77 @@ def messages_sha256(messages: Sequence[Message]) -> str:
     """Hex digest of a conversation; equal digests mean byte-identical prompts."""
     text = json.dumps([[message.role, message.content] for message in messages], ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def recorded(
+    store: JobStore, step: str, known: Sequence[str], seed: int | None = None
+) -> tuple[random.Random, list[str]]:
+    """The generator of a step, and the candidates known when the step first ran.
+
+    A resumed or replayed job finds more candidates in its store than it had at that moment; with the stored list and seed it
+    repeats the same decisions and requests.
+
+    Args:
+        store: stores both under the name `step`.
+        step: for example "search/3".
+        known: sha256 of the candidates to decide among, in order of arrival.
+        seed: makes draws repeatable across jobs (combined with the step's name); None takes a seed from the system.
+
+    Returns:
+        The generator, and the stored list.
+    """
+    stored = store.step(step)
+    if not isinstance(stored, dict):
+        # `random` hashes a string seed with SHA-512, so it gives the same sequence in every process.
+        text = f"{seed}/{step}" if seed is not None else secrets.token_hex(16)
+        store.finish_step(step, {"seed": text, "known": list(known)})
+        stored = store.step(step)
+    if not isinstance(stored, dict):
+        raise TypeError(f"the store did not keep the step {step!r}")
+    return random.Random(str(stored["seed"])), [str(one) for one in stored["known"]]  # noqa: S311
+
+
+def account(store: JobStore) -> dict[str, Any]:
+    """The account as a JSON value; empty if no model was asked.
+
+    It contains digests instead of texts: prompts may quote parts of a private module that the bundle's recipient must not see.
+    """
+    prices: dict[str, Any] = {}
+    requests: list[dict[str, Any]] = []
+    templates: set[str] = set()
+    spent = Cost()
+    for prefix in PREFIXES:
+        records = Records(store, prefix)
+        found = store.step(f"drawn/{prefix}prices")
+        prices |= found if isinstance(found, dict) else {}
+        spent += records.spent()
+        for request in records.requests():
+            prompt = records.prompt(request) or {}
+            templates.add(str(prompt.get("prompts_sha256")))
+            requests.append(
+                {
+                    "request": request,
+                    "model": prompt.get("model"),
+                    "prompt_sha256": prompt.get("messages_sha256"),
+                    **_ending(records, request),
+                }
+            )
+    if not requests:
+        return {}
+    return {
+        "prompts_sha256": sorted(templates),
+        "prices_usd_per_million_tokens": prices,
+        "spent": asdict(spent),
+        "requests": requests,
+    }
+
+
+def _ending(records: Records, request: str) -> dict[str, Any]:
+    outcome = records.outcome(request)
+    cost = asdict(records.cost(request))
+    if outcome is None:
+        return {"ending": "no answer", **cost}
+    if isinstance(outcome, ProviderError):
+        return {"ending": outcome.kind, **cost}
+    text = json.dumps(outcome.text, ensure_ascii=True)
+    return {"ending": outcome.finish, "answer_sha256": hashlib.sha256(text.encode()).hexdigest(), **cost}

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from agent.background import Background
-from agent.candidates import Candidate
 from agent.errors import ProposalFailed, ProviderError
 from agent.judging import task_of
 from agent.messages import Message, Reply
 from agent.prompts import prompts_sha256
 from agent.proposers.llm import LLMProposer
 from agent.proposing import ProposalContext
-from agent.providers.client import PREFIXES
-from agent.records import Records, messages_sha256
+from agent.records import PREFIXES, Records, messages_sha256
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.store import PLAN_STEPS, JobStore
 from agent.strategy.finishing import Finisher
 from agent.strategy.graph_variants import graph_variant
+from evaluator.client import Referee
 from evaluator.description import Description
 from evaluator.roles.tool_run import ToolResult
-from evaluator.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
     made: set[str] = set()
     templates: set[str] = set()
     prompts: list[ReplayedPrompt] = []
-    memory = _Memory(store)
+    memory = cast("JobStore", _Memory(store))
 
     def witness(request: str, messages: Sequence[Message]) -> None:
         asked[request] = messages_sha256(messages)
@@ -91,7 +89,7 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
         task,
         description,
         spec.device,
-        _NoSandbox(),  # type: ignore[arg-type]
+        cast("Referee", _NoSandbox()),
         memory,
         background=Background(memory, task.source, description, spec.device),
     )
@@ -111,7 +109,7 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
             witness=witness,
         )
         try:
-            made |= {candidate.sha256 for candidate in proposer.propose(context)}
+            made |= {candidate.sha256 for candidate in proposer.propose(context) if candidate is not None}
         except ProposalFailed:
             pass  # the original proposer failed the same way, with all its requests
         records = Records(store, prefix)
@@ -157,23 +155,12 @@ class _NoSandbox:
 
 
 class _Memory:
-    """A `JobStore` that reads a job's store and keeps writes in memory."""
+    """A `JobStore` that reads a job's store and keeps steps in memory; it forgets everything else that is written."""
 
     def __init__(self, recorded: JobStore) -> None:
+        self.candidates, self.verdict = recorded.candidates, recorded.verdict
         self._recorded = recorded
         self._written: dict[str, object] = {}
-
-    def candidates(self) -> list[Candidate]:
-        return self._recorded.candidates()
-
-    def add_candidate(self, candidate: Candidate) -> bool:
-        return False
-
-    def verdict(self, sha256: str, phase: str) -> Verdict | None:
-        return self._recorded.verdict(sha256, phase)
-
-    def add_verdict(self, sha256: str, phase: str, verdict: Verdict) -> bool:
-        return False
 
     def step(self, name: str) -> object | None:
         recorded = self._recorded.step(name)
@@ -188,9 +175,3 @@ class _Memory:
 
     def event(self, name: str, data: dict[str, Any]) -> None:
         return
-
-    def stop_requested(self) -> str | None:
-        return None
-
-    def seconds_before(self) -> float:
-        return 0.0

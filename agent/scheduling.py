@@ -18,7 +18,7 @@ from typing import Any
 from agent.candidates import Candidate
 from agent.errors import AnswersAwaited
 from agent.judging import JobStopped, raise_if_stopped
-from agent.proposing import Asks, ProposalContext, Proposer
+from agent.proposing import ASKING, ProposalContext, Proposer
 from agent.redaction import known_secrets, redact_message
 from agent.store import JobStore
 from evaluator.errors import is_disk_trouble
@@ -66,8 +66,12 @@ class Schedule:
         self._seconds_left = seconds_left
         self._begun = False
         self._context = context(self._others_wait)
-        turns = [self._turn(one) for one in proposers if store.step(_step(one)) is None]
-        self._asking = [one for one in turns if isinstance(one.proposer, Asks)]
+        turns = [
+            _Turn(one, iter(one.propose(self._context)))
+            for one in proposers
+            if store.step(_step(one)) is None
+        ]
+        self._asking = [one for one in turns if one.proposer.origin in ASKING]
         self._finishing = [one for one in turns if one.proposer.origin == FINISHING]
         self._making = [one for one in turns if one not in self._asking and one not in self._finishing]
         self._turns = turns
@@ -130,10 +134,6 @@ class Schedule:
     def _others_wait(self) -> bool:
         """Whether the job has other work, which tells a waiting proposer to yield."""
         return not self._begun or bool(self._making)
-
-    def _turn(self, proposer: Proposer) -> _Turn:
-        offers = proposer.offers if isinstance(proposer, Asks) else proposer.propose
-        return _Turn(proposer, iter(offers(self._context)))
 
     def _advance(self, turn: _Turn) -> None:
         """Take a proposer's next offer and judge it.

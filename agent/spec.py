@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agent.strategy_settings import Strategy
 from evaluator.verdict import Summary
 
 if TYPE_CHECKING:
@@ -17,6 +16,58 @@ if TYPE_CHECKING:
 
 API_KEY_VARIABLE = "KERNELWRIGHT_LLM_API_KEY"
 POLICY_API_KEY_VARIABLE = "KERNELWRIGHT_POLICY_API_KEY"
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Settings of the search that follows the first attempts.
+
+    Attributes:
+        rounds: maximum number of rounds; 0 stops after the first attempts and their one follow-up.
+        beam: number of parent candidates per round, 1 to 4.
+        branches: number of different changes requested for each parent.
+        critic: whether a separate short request names one bottleneck and one change before the code request.
+        plan: whether a separate request writes the change down step by step before the code request.
+        patience: the search ends after this many rounds without a gain of 2 %.
+        tune: whether to autotune the `TUNABLES` of accepted candidates.
+        tune_variants: maximum number of settings to try.
+        ablate: whether to revert the winner's changes one at a time and judge each result as a candidate.
+        ablate_changes: maximum number of changes to revert.
+        timings: total number of extra timings of candidates at further validation shapes before the final choice.
+        seed: seed of all random draws; None draws one and stores it.
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
+
+    rounds: int = 0
+    beam: int = 2
+    branches: int = 1
+    critic: bool = True
+    plan: bool = False
+    patience: int = 2
+    tune: bool = True
+    tune_variants: int = 128
+    ablate: bool = False
+    ablate_changes: int = 4
+    timings: int = 24
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        limits = {
+            "rounds": (0, 100),
+            "beam": (1, 4),
+            "branches": (1, 4),
+            "patience": (1, 100),
+            "tune_variants": (1, 1024),
+            "ablate_changes": (1, 16),
+            "timings": (0, 4096),
+        }
+        for name, (least, most) in limits.items():
+            if not least <= getattr(self, name) <= most:
+                raise ValueError(f"strategy.{name} is {getattr(self, name)}; it goes from {least} to {most}")
+
+
 DEFAULT_STRATEGY = Strategy(rounds=4, ablate=True)
 """The default strategy; the search ends earlier if it brings no gain or the budget is spent."""
 

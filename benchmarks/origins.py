@@ -39,9 +39,8 @@ from rich.console import Console
 
 from agent.job import run_job
 from agent.providers.batch import ANSWERS, REQUESTS
-from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
+from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice, Strategy
 from agent.stores.folder import FolderStore
-from agent.strategy_settings import Strategy
 from benchmarks.origins_summary import FINAL, latest, row_of, show
 from benchmarks.own_referee import OwnReferee
 from benchmarks.shared import MEASUREMENTS, ROOT, environment, nth_visible, write_new, write_whole

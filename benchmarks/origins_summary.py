@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from agent.providers.account import account
+from agent.records import account
 from evaluator.timing.statistics import t975
 from evaluator.verdict import ShapeResult, Verdict
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from agent.bundle.evidence import BundleContents, evidence_text, kernel_file
 from agent.bundle.report import map_points, render_report
-from agent.performance.drawing import draw
-from agent.performance.rate_map import rate_map
+from agent.performance.rate_map import draw, rate_map
 from evaluator.keeping import replacing
 
 _HERE = Path(__file__).parent

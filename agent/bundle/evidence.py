@@ -34,7 +34,7 @@ class BundleContents:
         verdicts: of the members and of the delivered file, each with its phase.
         leaderboard: a row per judged candidate, rejected ones included.
         no_fallback: why the delivered file has no fall-back to the reference; empty when it has one.
-        models: the model requests and their cost, see `agent.providers.account`; empty if no model was used.
+        models: the model requests and their cost, see `agent.records.account`; empty if no model was used.
         dispatch: which member runs at which sizes and what each candidate contributes, see `agent.portfolio.Portfolio.told`;
             empty without a dispatcher.
     """

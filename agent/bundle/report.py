@@ -13,7 +13,6 @@ from jinja2 import Environment
 from agent.bundle.evidence import BundleContents, evidence
 from agent.pages import environment
 from agent.performance import bad_regions, rate_map
-from agent.performance.drawing import draw
 from evaluator.verdict import ShapeResult, Summary, Verdict, by_size
 
 _ROW_PX = 22
@@ -39,7 +38,7 @@ def render_report(contents: BundleContents) -> str:
             own=_own_shapes(chosen) if chosen else [],
             traffic=chosen.summary.traffic if chosen else None,
             chart=_chart(shapes),
-            map=points and draw(rate_map.rate_map(points)),
+            map=points and rate_map.draw(rate_map.rate_map(points)),
             map_points=points,
             map_sentences=bad_regions.sentences(points) if points else (),
             joules=[row for row in shapes if row.energy and row.energy.get("candidate")],

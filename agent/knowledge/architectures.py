@@ -7,8 +7,6 @@ from pathlib import Path
 
 ARCHITECTURES = ("cpu-avx2", "cpu-avx512", "cpu-amx", "ampere", "ada", "hopper", "blackwell")
 
-# compute capability -> architecture; 8.7 is Orin (an Ampere), 10.x and 11.0 data center's and 12.x consumers' Blackwell
-_CAPABILITIES = {8: "ampere", 9: "hopper", 10: "blackwell", 11: "blackwell", 12: "blackwell"}
 # Names as NVML gives them. Order matters: "RTX 6000 Ada" is no "A6000", and "RTX PRO 6000 Blackwell" neither.
 _GPU_NAMES = (
     ("blackwell", r"\bG?B[123]00\b|Blackwell|RTX 50\d\d|\bGB10\b"),
@@ -16,14 +14,6 @@ _GPU_NAMES = (
     ("ada", r"\bL(4|20|40S?)\b|\bAda\b|RTX 40\d\d"),
     ("ampere", r"\bA(100|800|10|10G|16|2|30|40)\b|RTX A\d{4}|RTX 30\d\d"),
 )
-
-
-def architecture_of_capability(capability: str) -> str:
-    """Of a compute capability such as "9.0"; "" where no note speaks of it (Turing and older, or newer than this)."""
-    major, _, minor = capability.partition(".")
-    if not (major.isdecimal() and minor.isdecimal()):
-        return ""
-    return "ada" if (major, minor) == ("8", "9") else _CAPABILITIES.get(int(major), "")
 
 
 def architecture_of_gpu(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads the notes: Markdown with a front matter of four lines.
+"""The notes on techniques, and which of them fit a diagnosis. A note is Markdown with a front matter of four lines.
 
     ---
     title: Coalesced access
@@ -7,7 +7,7 @@
     languages: triton, cuda
     ---
 
-All four fields are lists of known words except the title; anything else in the front matter is an error.
+All four fields are lists of known words except the title.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from agent.languages import LANGUAGES
 
 BOTTLENECKS = ("compute", "memory", "launch", "sync")
 NOTES = Path(__file__).resolve().parent / "notes"
-_WORDS = {
-    "bottleneck": BOTTLENECKS,
-    "architectures": ARCHITECTURES,
-    "languages": tuple(one.key for one in LANGUAGES),
-}
-_MIN_LINES, _MAX_LINES = 8, 25
-
-
-class BadNote(ValueError):
-    """A note's file is not in the format; the message says where."""
+DEFAULT_LIMIT = 4
+# How profiles and critics call it. The more particular words stand first: "launch_latency" is about launches.
+_CALLED = (
+    ("launch", ("launch", "overhead", "python", "dispatch", "host")),
+    ("sync", ("sync", "barrier", "wait", "contention", "atomic")),
+    ("memory", ("memory", "bandwidth", "traffic", "cache", "latency", "transfer")),
+    (
+        "compute",
+        ("compute", "arithmetic", "occupancy", "tensor_core", "instruction", "parallelism", "vector"),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -56,52 +57,64 @@ class Note:
 
 @cache
 def all_notes() -> tuple[Note, ...]:
-    """Every note, by name.
-
-    Raises:
-        BadNote: a file is not in the format.
-    """
-    return tuple(
-        read_note(path.stem, path.read_text(encoding="utf-8")) for path in sorted(NOTES.glob("*.md"))
-    )
+    """Every note, by name."""
+    return tuple(_note(path) for path in sorted(NOTES.glob("*.md")))
 
 
-def read_note(name: str, text: str) -> Note:
-    """The note in a file's text.
-
-    Raises:
-        BadNote: it is not in the format.
-    """
-    begin, head, body = [*text.split("---\n", 2), "", ""][:3]
-    if begin or not body:
-        raise BadNote(f"{name}: there is no front matter between two lines of three dashes")
-    fields = {}
-    for line in head.splitlines():
-        key, colon, value = line.partition(":")
-        if not colon or key.strip() in fields:
-            raise BadNote(f"{name}: {line!r} is no field, or is there twice")
-        fields[key.strip()] = value.strip()
-    if set(fields) != {"title", *_WORDS} or not fields["title"]:
-        raise BadNote(f"{name}: the fields are title, {', '.join(_WORDS)}; here are {', '.join(fields)}")
-    words = {key: _listed(name, key, fields[key]) for key in _WORDS}
-    lines = body.strip().splitlines()
-    if not _MIN_LINES <= len(lines) <= _MAX_LINES:
-        raise BadNote(f"{name}: {len(lines)} lines; a note has {_MIN_LINES} to {_MAX_LINES}")
+def _note(path: Path) -> Note:
+    _, head, body = path.read_text(encoding="utf-8").split("---\n", 2)
+    fields = dict(line.split(": ", 1) for line in head.splitlines())
+    words = {key: tuple(fields[key].split(", ")) for key in ("bottleneck", "architectures", "languages")}
     return Note(
-        name,
+        path.stem,
         fields["title"],
         words["bottleneck"],
         frozenset(words["architectures"]),
         frozenset(words["languages"]),
-        "\n".join(lines),
+        body.strip(),
     )
 
 
-def _listed(name: str, key: str, value: str) -> tuple[str, ...]:
-    found = tuple(word.strip() for word in value.split(","))
-    strange = [word for word in found if word not in _WORDS[key]]
-    if strange or len(set(found)) < len(found):
-        raise BadNote(
-            f"{name}: {key} is a list without repetition of {', '.join(_WORDS[key])}; got {value!r}"
-        )
-    return found
+def bottleneck_of(word: str) -> str | None:
+    """The bottleneck that a diagnosis means by a word such as "synchronization" or "launch overhead"; None if none."""
+    plain = word.lower().replace(" ", "_")
+    return next((name for name, parts in _CALLED if any(part in plain for part in parts)), None)
+
+
+def notes_for(
+    bottleneck: str,
+    architecture: str,
+    language: str | None = None,
+    limit: int = DEFAULT_LIMIT,
+) -> tuple[Note, ...]:
+    """At most `limit` notes for a diagnosis; the same question always has the same answer.
+
+    A note must name the bottleneck and the architecture, and the language where one is given. First come those whose main
+    (first named) bottleneck it is, among these the ones for the fewest architectures (what only Hopper has says more on a Hopper
+    than what holds everywhere), and then by name.
+
+    Args:
+        bottleneck: one of `BOTTLENECKS`.
+        architecture: one of `ARCHITECTURES`.
+        language: a key of `agent.languages`, or None for any.
+        limit: how many at most.
+
+    Raises:
+        ValueError: an unknown word, which would otherwise look like "nothing is known".
+    """
+    for word, known in (
+        (bottleneck, BOTTLENECKS),
+        (architecture, ARCHITECTURES),
+        (language, (None, *(one.key for one in LANGUAGES))),
+    ):
+        if word not in known:
+            raise ValueError(f"{word!r} is unknown; known are {', '.join(filter(None, known))}")
+    fitting = [
+        note
+        for note in all_notes()
+        if bottleneck in note.bottlenecks
+        and architecture in note.architectures
+        and (language is None or language in note.languages)
+    ]
+    fitting.sort(key=lambda note: (note.bottlenecks[0] != bottleneck, len(note.architectures), note.name))
+    return tuple(fitting[: max(limit, 0)])

@@ -108,13 +108,11 @@ class Question:
         features: of the job's task.
         device: return only entries for this device.
         architecture: prefer entries for this architecture among equals; "" if unknown.
-        without_task: exclude entries of the task with this sha256, for measurements that must not see the answer.
     """
 
     features: Features
     device: str
     architecture: str = ""
-    without_task: str = ""
 
 
 class Memory(Protocol):

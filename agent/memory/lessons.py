@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.candidates import Candidate
+from agent.candidates import Judged
 from agent.memory.entries import (
     MAX_SENTENCE_CHARACTERS,
     MAX_SENTENCES,
@@ -44,20 +44,6 @@ class JobFacts:
     features: Features
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A candidate with its screen verdict."""
-
-    candidate: Candidate
-    verdict: Verdict
-
-    @property
-    def speedup(self) -> float | None:
-        """Geometric mean speedup over the best baseline on the visible shapes, if accepted and timed."""
-        speedup = self.verdict.summary.geomean_speedup if self.verdict.verdict == "accepted" else None
-        return speedup if speedup is not None and speedup > 0 else None
-
-
 def entries_of(
     facts: JobFacts,
     judged: Sequence[Judged],
@@ -86,20 +72,20 @@ def _pairs(
     facts: JobFacts, judged: Sequence[Judged], learnt: Mapping[str, Sequence[str]]
 ) -> list[MemoryEntry]:
     """Pairs of child and parent with a gain; for the best candidate without one, the worst or the baseline."""
-    timed = {one.candidate.sha256: one for one in judged if one.speedup is not None}
+    timed = {one.candidate.sha256: one for one in judged if one.speedup}
     if not timed:
         return []
-    by_speed = sorted(timed.values(), key=_speed)
+    by_speed = sorted(timed.values(), key=lambda one: one.speedup)
     pairs: dict[str, tuple[Judged | None, Judged]] = {}
     for one in reversed(by_speed):
         parent = timed.get(one.candidate.parent_sha256 or "")
-        if parent is not None and _speed(one) / _speed(parent) >= _LEAST_RATIO:
+        if parent is not None and one.speedup / parent.speedup >= _LEAST_RATIO:
             pairs[one.candidate.sha256] = (parent, one)
     worst, best = by_speed[0], by_speed[-1]
     if best.candidate.sha256 not in pairs:
-        if _speed(best) / _speed(worst) >= _LEAST_RATIO:
+        if best.speedup / worst.speedup >= _LEAST_RATIO:
             pairs[best.candidate.sha256] = (worst, best)
-        elif _speed(best) >= _LEAST_RATIO:
+        elif best.speedup >= _LEAST_RATIO:
             pairs[best.candidate.sha256] = (None, best)
     entries = [
         _pair(facts, slow, fast, learnt.get(fast.candidate.sha256, ())) for slow, fast in pairs.values()
@@ -111,11 +97,11 @@ def _pairs(
 
 
 def _pair(facts: JobFacts, slow: Judged | None, fast: Judged, learnt: Sequence[str]) -> MemoryEntry:
-    slow_speed = _speed(slow) if slow else 1.0
-    ratio = _speed(fast) / slow_speed
+    slow_speed = slow.speedup if slow else 1.0
+    ratio = fast.speedup / slow_speed
     against = f"an earlier version had {slow_speed:.2f}x" if slow else "nothing slower was tried"
     sentences = [
-        f"Over the visible shapes it had {_speed(fast):.2f}x the speed of the best baseline; {against}.",
+        f"Over the visible shapes it had {fast.speedup:.2f}x the speed of the best baseline; {against}.",
         *_spread(fast.verdict),
         *_kind_of_win(fast.verdict),
         *_launches(slow, fast),
@@ -168,12 +154,6 @@ def _entry(
         slow=slow,
         fast=fast,
     )
-
-
-def _speed(one: Judged) -> float:
-    speed = one.speedup
-    assert speed is not None
-    return speed
 
 
 def _kept(one: Judged | None) -> str:

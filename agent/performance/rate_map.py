@@ -11,8 +11,15 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from jinja2 import Template
+from markupsafe import Markup
+
+from agent.pages import environment
 from evaluator.verdict import ShapeResult, Verdict
 
 #: From low to high; the numbers in the cells give the same information without color.
@@ -93,59 +100,8 @@ def points_of(verdicts: Iterable[Verdict]) -> Points | None:
     )
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One cell of a panel; `title` is its tooltip."""
-
-    x_px: float
-    y_px: float
-    color: str
-    is_dark: bool
-    text: str
-    title: str
-
-
-@dataclass(frozen=True)
-class Label:
-    """An axis label."""
-
-    x_px: float
-    y_px: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Panel:
-    """The map of one side: baseline or optimized."""
-
-    heading: str
-    left_px: float
-    cells: tuple[Cell, ...]
-    columns: tuple[Label, ...]
-    rows: tuple[Label, ...]
-
-
-@dataclass(frozen=True)
-class RateMap:
-    """Input of `drawing.draw`; all lengths in px of the view box."""
-
-    name: str
-    width_px: float
-    height_px: float
-    cell_width_px: float
-    cell_height_px: float
-    panel_width_px: float
-    plot_height_px: float
-    panels: tuple[Panel, ...]
-    across: str
-    up: str
-    unit: str
-    legend: tuple[str, ...]
-    description: str
-
-
-def rate_map(found: Points, *, name: str = "rates") -> RateMap:
-    """Compute the map.
+def rate_map(found: Points, *, name: str = "rates") -> SimpleNamespace:
+    """The map's geometry in px of the view box, for `draw`.
 
     Args:
         found: from :func:`points_of`.
@@ -170,31 +126,32 @@ def rate_map(found: Points, *, name: str = "rates") -> RateMap:
             mean = math.exp(sum(math.log(point.rate(optimized=index == 1)) for point in inside) / len(inside))
             level = scale.level(mean)
             cells.append(
-                Cell(
+                SimpleNamespace(
                     x_px=left + column * cell_px,
                     y_px=TOP_PX + (lines.count - 1 - line) * height_px,
                     color=COLORS[level],
-                    is_dark=level >= _DARK_FROM,
+                    shade="light" if level >= _DARK_FROM else "dark",
                     text=scale.short(mean) if cell_px >= 24 else "",
                     title=_title(inside, heading, _said(mean)),
                 )
             )
+        foot_px = TOP_PX + plot_px + 14
         panels.append(
-            Panel(
-                heading,
-                left,
-                tuple(cells),
-                tuple(
-                    Label(left + (number + 0.5) * cell_px, TOP_PX + plot_px + 14, text)
+            SimpleNamespace(
+                heading=heading,
+                left_px=left,
+                cells=cells,
+                columns=[
+                    (left + (number + 0.5) * cell_px, foot_px, text)
                     for number, text in columns.labels(40 / cell_px)
-                ),
-                tuple(
-                    Label(left - 6, TOP_PX + (lines.count - 0.5 - number) * height_px + 4, text)
+                ],
+                rows=[
+                    (left - 6, TOP_PX + (lines.count - 0.5 - number) * height_px + 4, text)
                     for number, text in lines.labels(14 / height_px)
-                ),
+                ],
             )
         )
-    return RateMap(
+    return SimpleNamespace(
         name=name,
         width_px=WIDTH_PX,
         height_px=TOP_PX + plot_px + BOTTOM_PX,
@@ -202,7 +159,7 @@ def rate_map(found: Points, *, name: str = "rates") -> RateMap:
         cell_height_px=height_px,
         panel_width_px=panel_px,
         plot_height_px=plot_px,
-        panels=tuple(panels),
+        panels=panels,
         across=across,
         up=up if up != across else "",
         unit=f"{scale.prefix} points of {' × '.join(found.names)} per second",
@@ -212,6 +169,19 @@ def rate_map(found: Points, *, name: str = "rates") -> RateMap:
             f"{_said(min(rates[::2]))} to {_said(max(rates[::2]))}, optimized {_said(min(rates[1::2]))} to "
             f"{_said(max(rates[1::2]))} points per second."
         ),
+    )
+
+
+def draw(chart: SimpleNamespace, *, as_file: bool = False) -> Markup:
+    """A map as SVG, for a page whose style sheet colors the text, or as a file with its own styles."""
+    svg = _template().render(chart=chart, as_file=as_file)
+    return Markup(svg)  # noqa: S704 - the template escapes
+
+
+@cache
+def _template() -> Template:
+    return environment(Path(__file__).parent, {"px": lambda length: round(length, 1)}).get_template(
+        "map.svg.j2"
     )
 
 

@@ -11,27 +11,25 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any
 
-from agent.candidates import Candidate
+from agent.candidates import Candidate, Judged
 from agent.errors import AnswersAwaited, ProposalFailed, ProviderError
 from agent.extraction import extract
+from agent.languages import kind_of_start
 from agent.messages import Message, Reply
 from agent.portfolio.clusters import visible_rows
 from agent.prompts import fill
 from agent.prompts.sizes import listed, shape_words, space_text, timed_words
 from agent.proposing import ProposalContext
-from agent.providers.base import Provider
 from agent.providers.choice import Standing, choose
 from agent.providers.client import IN_FLIGHT, LOOK_S, ModelClient, Witness
-from agent.providers.registry import provider_for
-from agent.records import ASKED_STEPS, messages_sha256
-from agent.spec import Budget, ModelChoice
-from agent.strategy import mismatch, starting
+from agent.providers.registry import Provider, provider_for
+from agent.records import ASKED_STEPS, messages_sha256, recorded
+from agent.spec import Budget, ModelChoice, Strategy
+from agent.strategy import mismatch
 from agent.strategy.contrast import drawn, fewer, varies
-from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS
-from agent.strategy.exemplars import Judged, judged_in
-from agent.strategy.recorded_random import recorded
+from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS, measured_words
+from agent.strategy.exemplars import judged_in
 from agent.strategy.search import Search
-from agent.strategy_settings import Strategy
 from evaluator.verdict import Verdict
 
 _DETAIL_CHARACTERS = 3000
@@ -89,12 +87,8 @@ class LLMProposer:
         self._in_flight = in_flight
         self._provide = provide
 
-    def propose(self, context: ProposalContext) -> Iterator[Candidate]:
-        """See `Proposer.propose`; raises as `offers` does."""
-        return (candidate for candidate in self.offers(context) if candidate is not None)
-
-    def offers(self, context: ProposalContext) -> Iterator[Candidate | None]:
-        """See `Asks.offers`.
+    def propose(self, context: ProposalContext) -> Iterator[Candidate | None]:
+        """See `Proposer.propose`.
 
         Raises:
             ProposalFailed: if no model answered any request; gives the last failure.
@@ -126,9 +120,11 @@ class LLMProposer:
             client.close()
 
     def _search(self, client: ModelClient, context: ProposalContext, first: _First) -> Iterator[Candidate]:
-        def begin(view: ProposalContext, shown: Sequence[Judged]) -> list[Message]:
-            files = shown if self.origin == "policy" else None
-            return opening(view, baseline_times(view), self._start_from, shown=files)
+        def begin(number: int) -> Callable[[Sequence[Judged]], list[Message]]:
+            times = _recorded_times(client, context, f"baseline times {number}")
+            if self.origin == "policy":
+                return lambda shown: opening(context, times, self._start_from, shown)
+            return lambda shown: opening(context, times, self._start_from)
 
         yield from Search(
             context, client, first.standings, self._strategy, begin, _PROBLEMS, self.origin, first.told
@@ -192,9 +188,7 @@ class _First:
 
     def candidates(self) -> Iterator[Candidate | None]:
         """Yield candidates as answers arrive; yield None instead of blocking while other proposers have work."""
-        self._times = self._client.records.recall(
-            "baseline times", lambda: baseline_times(self._context) or {"": ""}
-        )
+        self._times = _recorded_times(self._client, self._context, "baseline times")
         self._begin()
         # Complete the request files before the rest of the job begins.
         batches = [one for one in self._attempts if self._client.models[one.model].provider == "batch"]
@@ -218,7 +212,7 @@ class _First:
         ):
             self._begun += 1
             # Recorded: the choice depends on the measurements so far, and a resumed job has more of them.
-            index = self._client.records.recall(f"choice {self._begun}", self._choose)
+            index = self._client.records.recall(f"choice {self._begun}", lambda: choose(self.standings))
             if index < 0 or not self.standings[index].open:
                 self._begun -= 1
                 return
@@ -244,10 +238,6 @@ class _First:
                 f"{ASKED_STEPS}{self._origin}", {"request": self._request(attempt)}
             )
         return True
-
-    def _choose(self) -> int:
-        index = choose(self.standings)
-        return -1 if index is None else index
 
     def _would_wait(self) -> bool:
         under_way = [one.waiting for one in self._attempts if one.waiting is not None]
@@ -294,7 +284,8 @@ class _First:
             verdict = self._context.store.verdict(candidate.sha256, "screen")
             if not self._trained:
                 attempt.parent = candidate.sha256
-            attempt.speedup = max(attempt.speedup or 0.0, speedup_of(verdict)) or None
+            if verdict is not None:
+                attempt.speedup = max(attempt.speedup or 0.0, Judged(candidate, verdict).speedup) or None
             follow_up = after_verdict(verdict)
         if follow_up and attempt.round < _ROUNDS:
             if not self._trained:
@@ -356,13 +347,6 @@ class _First:
         return f"{self._origin}/{attempt.model + 1}/{attempt.sample}/{attempt.round}"
 
 
-def speedup_of(verdict: Verdict | None) -> float:
-    """The geometric mean speedup of an accepted screen verdict, else 0."""
-    if verdict is None or verdict.verdict != "accepted":
-        return 0.0
-    return verdict.summary.geomean_speedup or 0.0
-
-
 def opening(
     context: ProposalContext,
     times: Mapping[str, str],
@@ -396,7 +380,7 @@ def opening(
         device_notes="\n".join([notes, *filter(None, more)]),
         **more_of,
     )
-    kind = starting.kind(start_from) if start_from is not None else "candidate"
+    kind = kind_of_start(start_from) if start_from is not None else "candidate"
     if start_from is not None and kind != "candidate":
         prompt += "\n" + fill("port", kind=kind, device_name=device_name, source=start_from)
     return [Message("system", fill("system")), Message("user", prompt)]
@@ -413,12 +397,7 @@ def after_verdict(verdict: Verdict | None) -> str:
     if verdict.verdict == "accepted":
         speed = verdict.summary.geomean_speedup or 0.0
         aim = "It is not faster yet. Make it faster." if speed < _ENOUGH else "Make it faster still."
-        shapes = listed(
-            f"{timed_words(row.dims, row.stratum)}: {row.speedup:.2f}x ({row.candidate_us:.1f} us against "
-            f"{row.baseline_us:.1f} us, {row.best_baseline})"
-            for row in visible_rows(verdict)
-        )
-        return fill("improve", shapes=shapes, aim=aim)
+        return fill("improve", shapes=listed(measured_words(verdict)), aim=aim)
     findings = listed(f"{finding.rule}: {finding.evidence}" for finding in verdict.findings)
     detail = verdict.detail[-_DETAIL_CHARACTERS:]
     return fill(
@@ -429,6 +408,12 @@ def after_verdict(verdict: Verdict | None) -> str:
         places=mismatch.explained(verdict),
         detail=detail,
     )
+
+
+def _recorded_times(client: ModelClient, context: ProposalContext, name: str) -> Mapping[str, str]:
+    """`baseline_times` when they were first asked for by this name; a replayed job finds more verdicts in its store."""
+    found: Mapping[str, str] = client.records.recall(name, lambda: baseline_times(context))
+    return found
 
 
 def baseline_times(context: ProposalContext) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.proposing import Proposer
+from agent.proposing import ASKING, Proposer
 from agent.spec import JobSpec
 from agent.strategy.finishing import Finisher
 
@@ -23,7 +23,7 @@ def proposers_for(spec: JobSpec) -> list[Proposer]:
             from agent.proposers.compiler import CompilerProposer
 
             found.append(CompilerProposer())
-        elif origin in ("llm", "policy"):
+        elif origin in ASKING:
             from agent.proposers.llm import LLMProposer
 
             models = [choice for choice in spec.models if choice.origin == origin]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import ProviderError
-from agent.messages import Message, Reply, finish_of
+from agent.messages import Message, Reply, finish_of, reply_of
 from agent.redaction import known_secrets, redact
 from agent.spec import ModelChoice
 
@@ -31,14 +31,11 @@ _LOOK_S = 1.0
 _MAX_LINE_BYTES = 8_000_000
 _NAME = re.compile(rb'"custom_id"\s*:\s*"([^"\\]+)"')
 _NAME_WITHIN_BYTES = 4096
-_MAX_REPLY_CHARACTERS = 400_000
 _MAX_ERROR_CHARACTERS = 500
-_CHARACTERS_PER_TOKEN = 4
-_MAX_TOKENS_REPORTED = 2**40
 
 
 class BatchFiles:
-    """`agent.providers.base.Provider` over a folder.
+    """`agent.providers.registry.Provider` over a folder.
 
     Args:
         choice: its `folder` holds the files; its `timeout_s` limits the wait for an answer. With 0, the job writes its
@@ -160,22 +157,9 @@ class BatchFiles:
             raise ProviderError(f"an answer of the batch holds no message: {error}", "protocol") from None
         finish = "refusal" if refusal else finish_of(first.get("finish_reason"))
         usage: Any = body["usage"] if isinstance(body.get("usage"), dict) else {}
-        prompt_tokens, completion_tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        estimated = not (_is_count(prompt_tokens) and _is_count(completion_tokens))
-        if estimated:
-            prompt_tokens = sum(len(message.content) for message in messages) // _CHARACTERS_PER_TOKEN
-            completion_tokens = len(text) // _CHARACTERS_PER_TOKEN
-        # Mask before truncating: a truncated key would not be found.
-        text = redact(text.encode("utf-8", "replace").decode(), self._secrets)
-        if len(text) > _MAX_REPLY_CHARACTERS:
-            text, finish = text[:_MAX_REPLY_CHARACTERS], "too_long"
-        model = redact(str(body.get("model") or self._choice.model), self._secrets)[:200]
-        model = model.encode("utf-8", "replace").decode()
-        return Reply(text, finish, prompt_tokens, completion_tokens, estimated, model, elapsed_s)
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_TOKENS_REPORTED
+        tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        model = body.get("model") or self._choice.model
+        return reply_of(text, finish, messages, tokens, model, elapsed_s, self._secrets)
 
 
 def _custom_id(line: bytes) -> str | None:

@@ -47,11 +47,11 @@ class Standing:
             self.gain += math.log(speedup)
 
 
-def choose(standings: Sequence[Standing]) -> int | None:
-    """Index of the model to ask next; None if none may be asked."""
+def choose(standings: Sequence[Standing]) -> int:
+    """Index of the model to ask next; -1 if none may be asked."""
     candidates = [index for index, standing in enumerate(standings) if standing.open]
     if not candidates:
-        return None
+        return -1
     untried = [index for index in candidates if standings[index].attempts == 0]
     if untried:
         return untried[0]

@@ -21,9 +21,8 @@ from agent.budget import Cost, Ledger, Price, Reservation, price_of, price_snaps
 from agent.errors import ProviderError
 from agent.messages import Message, Reply
 from agent.prompts import prompts_sha256
-from agent.providers.base import Provider
-from agent.providers.registry import provider_for
-from agent.records import Records, messages_sha256
+from agent.providers.registry import Provider, provider_for
+from agent.records import PREFIXES, Records, messages_sha256
 from agent.redaction import known_secrets, redact
 from agent.spec import Budget, ModelChoice
 from agent.store import JobStore
@@ -31,8 +30,6 @@ from agent.store import JobStore
 Witness = Callable[[str, Sequence[Message]], None]
 _log = logging.getLogger(__name__)
 IN_FLIGHT = 8
-PREFIXES = ("llm/", "policy/")
-"""Prefixes of all clients of a job, which share its caps."""
 LINGER_S = 5.0
 """How long to wait for answers in flight when a job ends; later answers count in full."""
 LOOK_S = 0.5

@@ -14,16 +14,13 @@ import openai
 from openai import OpenAI
 
 from agent.errors import ProviderError
-from agent.messages import Message, Reply, finish_of
+from agent.messages import Message, Reply, finish_of, reply_of
 from agent.providers.limits import BodyTooLong, LimitedTransport
 from agent.redaction import known_secrets, redact, redact_message
 from agent.spec import ModelChoice
 
 _DEFAULT_ADDRESS = "https://api.openai.com/v1"  # the openai client's default
-_CHARACTERS_PER_TOKEN = 4  # for servers that report no usage
-_MAX_REPLY_CHARACTERS = 400_000
 _MAX_ERROR_CHARACTERS = 500
-_MAX_TOKENS_REPORTED = 2**40
 _MAX_WAIT_S = 60.0  # between two tries; also caps `Retry-After`
 #: Error text by which servers report that a prompt exceeds the context, if they send no error code for it.
 _NO_ROOM = re.compile(r"context (length|window|size)|maximum context|prompt is too long", re.IGNORECASE)
@@ -34,7 +31,7 @@ _RETRIED = frozenset({"rate_limit", "server"})
 
 
 class OpenAICompatible:
-    """`agent.providers.base.Provider` over HTTP.
+    """`agent.providers.registry.Provider` over HTTP.
 
     Retries 429, 5xx and refused connections after the delay in `Retry-After`; never retries a timeout or an answer that
     broke off, which may have been billed.
@@ -129,21 +126,11 @@ class OpenAICompatible:
         except (AttributeError, IndexError, KeyError, TypeError) as error:
             text = f"the answer holds no message: {self._clean(str(error))}"
             raise ProviderError(text, "protocol") from None
+        usage = getattr(answer, "usage", None)
+        tokens = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
+        model = getattr(answer, "model", None) or self._choice.model
         text = text or str(refusal or "")
-        text = text.encode("utf-8", "replace").decode()  # lone surrogates cannot be stored
-        prompt_tokens = _count(answer, "prompt_tokens")
-        completion_tokens = _count(answer, "completion_tokens")
-        estimated = prompt_tokens is None or completion_tokens is None
-        if prompt_tokens is None:
-            prompt_tokens = sum(len(message.content) for message in messages) // _CHARACTERS_PER_TOKEN
-        if completion_tokens is None:
-            completion_tokens = len(text) // _CHARACTERS_PER_TOKEN
-        text = redact(text, self._secrets)  # before truncating: a truncated key would not be found
-        if len(text) > _MAX_REPLY_CHARACTERS:
-            text, finish = text[:_MAX_REPLY_CHARACTERS], "too_long"
-        model = redact(str(getattr(answer, "model", None) or self._choice.model), self._secrets)[:200]
-        model = model.encode("utf-8", "replace").decode()
-        return Reply(text, finish, prompt_tokens, completion_tokens, estimated, model, elapsed_s, retries)
+        return reply_of(text, finish, messages, tokens, model, elapsed_s, self._secrets, retries)
 
     def _clean(self, text: str) -> str:
         """An error's text in one line, without the key, which some servers echo."""
@@ -156,11 +143,6 @@ class _Failed(Exception):
         super().__init__(message)
         self.kind = kind
         self.response = response
-
-
-def _count(answer: Any, name: str) -> int | None:
-    value = getattr(getattr(answer, "usage", None), name, None)
-    return value if type(value) is int and 0 <= value <= _MAX_TOKENS_REPORTED else None
 
 
 def _wait_s(response: Any, retries: int) -> float:

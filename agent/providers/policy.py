@@ -30,7 +30,7 @@ _GENERATING = threading.Lock()  # one device: a second generation would only com
 
 
 class LocalPolicy:
-    """`agent.providers.base.Provider` for a checkpoint in a folder.
+    """`agent.providers.registry.Provider` for a checkpoint in a folder.
 
     Args:
         choice: its `model` is the folder, with `config.json`, safetensors and a tokenizer. `timeout_s` limits a

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from agent.candidates import Judged
 from agent.portfolio.clusters import Cluster, visible_geomean
-from agent.strategy.exemplars import Judged
 from agent.strategy.novelty import likeness
 
 MAX_REPAIRS = 2

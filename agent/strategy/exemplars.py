@@ -17,10 +17,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.candidates import Candidate
-from agent.portfolio.clusters import visible_geomean
+from agent.candidates import Candidate, Judged
 from agent.strategy.graph_variants import is_graph_variant
-from evaluator.verdict import Verdict
 
 if TYPE_CHECKING:
     from agent.store import JobStore
@@ -32,24 +30,6 @@ TAU = 0.3
 #: Longer files are not shown: several would fill the prompt, and every token costs money.
 LONGEST_SHOWN_CHARACTERS = 30_000
 _WORTH_SHOWING = frozenset({"incorrect", "compile_error", "runtime_error", "timeout", "contract_violation"})
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A candidate and its screen verdict."""
-
-    candidate: Candidate
-    verdict: Verdict
-
-    @property
-    def accepted(self) -> bool:
-        """Whether the referee accepted it."""
-        return self.verdict.verdict == "accepted"
-
-    @property
-    def speedup(self) -> float:
-        """Geometric mean speedup over visible shapes; 0 if not accepted."""
-        return visible_geomean(self.verdict) if self.accepted else 0.0
 
 
 def judged_in(store: JobStore, candidates: Sequence[Candidate]) -> list[Judged]:
@@ -114,7 +94,7 @@ def draw(
 
     Args:
         judged: everything judged so far, in order of arrival.
-        generator: from `agent.strategy.recorded_random.recorded`.
+        generator: from `agent.records.recorded`.
         leave_out: sha256 of candidates that the prompt already shows.
         count: maximum number of successes.
     """

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate
+from agent.records import recorded
 from agent.strategy.ablation import ABLATED_STEPS, Change, Lesson, changes, first_paid, keep, lesson, undo
 from agent.strategy.graph_variants import is_graph_variant
-from agent.strategy.recorded_random import recorded
 from agent.strategy.tuner import tuned
 
 if TYPE_CHECKING:
     from agent.proposing import ProposalContext
-    from agent.strategy_settings import Strategy
+    from agent.spec import Strategy
 
 
 class Finisher:

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from agent.bundle.renaming import renamed
 from agent.bundle.sections import bound_names, cut, is_main_guard
 from agent.errors import AssemblyError
-from agent.strategy.native_text import edits_texts, is_native, squeezed
 
 #: Names that the referee and the tuner read from a candidate.
 _ROOTS = frozenset({"ModelNew", "TUNABLES"})
@@ -30,6 +29,18 @@ _SELF_LOOKING_MODULES = frozenset(
 _BUILTINS = frozenset(dir(builtins))
 _OWN_NAMES = re.compile(r"\b[vg]\d+_\b")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+# C++, CUDA and PTX in strings: comments and insignificant whitespace go, without a parser. A text stays unchanged unless it is
+# clearly such a source and nothing reads its characters.
+_LITERAL = r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'"
+_COMMENT = re.compile(rf"(?P<literal>{_LITERAL})|//(?:\\\n|[^\n])*|/\*.*?\*/", re.DOTALL)
+_SPACE = re.compile(rf"(?P<literal>{_LITERAL})|\s+")
+_PYTHON_LINE = re.compile(r"^\s*(def |import |from \w|class \w+.*:\s*$|@\w)", re.MULTILINE)
+_PUNCTUATION = "(){}[];,"
+#: Methods and functions that edit or read a text; in an edited text, a comment may be a placeholder.
+_EDITS = frozenset(
+    "replace format format_map sub subn split rsplit splitlines partition rpartition substitute safe_substitute find rfind"
+    " index rindex count translate removeprefix removesuffix startswith endswith search match findall finditer".split()
+)
 #: Nodes that bind names differently from plain local assignment.
 _ODD = (ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)  # fmt: skip
 
@@ -103,13 +114,13 @@ def _drop_texts(tree: ast.Module) -> None:
 
 def _squeeze_texts(tree: ast.Module) -> None:
     """Strip comments and layout from C++ in strings, unless the program edits its strings."""
-    if edits_texts(tree):
+    if _edits_texts(tree):
         return
     pieces = {id(one) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for one in ast.walk(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in pieces:
-            if is_native(node.value):
-                node.value = squeezed(node.value)
+            if _is_native(node.value):
+                node.value = _squeezed(node.value)
 
 
 def _numbered(tree: ast.Module) -> ast.Module:
@@ -118,7 +129,7 @@ def _numbered(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg:
             kept.add(node.arg)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not is_native(node.value):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not _is_native(node.value):
             kept.update(re.findall(r"\w+", node.value))
     at_module = [name for one in tree.body for name in bound_names(one)]
     for unit, method in _units(tree):
@@ -208,3 +219,71 @@ class _Flat(ast.NodeTransformer):
         self.generic_visit(node)
         node.name = self._names.get(node.name, node.name)
         return node
+
+
+def _edits_texts(tree: ast.Module) -> bool:
+    """Whether the program may read or edit its strings before it passes them on."""
+    texts = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Constant, ast.JoinedStr))
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+    def is_text(node: ast.AST) -> bool:
+        if isinstance(node, ast.Name):
+            return node.id in texts
+        return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in _EDITS:
+            return True
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and is_text(node.left):
+            return True
+        if isinstance(node, (ast.Subscript, ast.Attribute)) and is_text(node.value):
+            return True
+    return False
+
+
+def _is_native(text: str) -> bool:
+    """Whether a text looks like C++ or PTX: it has statements, and no line looks like Python."""
+    return ";" in text and any(sign in text for sign in "{(\n") and not _PYTHON_LINE.search(text)
+
+
+def _squeezed(text: str) -> str:
+    """The text as a compiler sees it, except for line numbers."""
+    if 'R"' in text or "__LINE__" in text:
+        return text
+    bare = _COMMENT.sub(lambda found: found["literal"] or " ", text)
+    code: list[str] = []
+    lines: list[str] = []
+    directive = False
+    for line in bare.split("\n"):
+        # Whitespace distinguishes `#define F (x)` from `#define F(x)`, and a newline ends a directive.
+        if directive or line.lstrip().startswith("#"):
+            lines += [_without_spaces("\n".join(code)), line.strip()]
+            code = []
+            directive = line.rstrip().endswith("\\")
+        else:
+            code.append(line)
+    lines.append(_without_spaces("\n".join(code)))
+    return "\n".join(line for line in lines if line)
+
+
+def _without_spaces(code: str) -> str:
+    stripped = code.strip()
+
+    def shorter(found: re.Match[str]) -> str:
+        if found["literal"]:
+            return found["literal"]
+        before, after = stripped[found.start() - 1], stripped[found.end()]
+        if before in _PUNCTUATION or after in _PUNCTUATION:
+            return ""
+        return " " if _is_word(before) == _is_word(after) else ""  # `a + +b` is not `a ++b`
+
+    return _SPACE.sub(shorter, stripped)
+
+
+def _is_word(sign: str) -> bool:
+    return sign.isalnum() or sign in "_\"'"

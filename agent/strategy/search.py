@@ -9,16 +9,17 @@ order, regardless of arrival order. A round's initial knowledge and every draw a
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from agent.candidates import Candidate
+from agent.candidates import Candidate, Judged
 from agent.errors import AnswersAwaited, ProviderError
 from agent.messages import Message
 from agent.portfolio.clusters import worst_cluster
@@ -26,14 +27,13 @@ from agent.portfolio.cover import covering
 from agent.portfolio.entries import Entry
 from agent.providers.choice import Standing, choose
 from agent.providers.client import LOOK_S
-from agent.records import messages_sha256
+from agent.records import messages_sha256, recorded
 from agent.strategy import exemplars
 from agent.strategy.beam import Parent, select
-from agent.strategy.contrast import Contrast, drawn, varies
-from agent.strategy.conversation import Conversation, Round
-from agent.strategy.exemplars import Exemplars, Judged, judged_in
+from agent.strategy.contrast import ask_policy, drawn, varies
+from agent.strategy.conversation import Conversation, Proposal, Round
+from agent.strategy.exemplars import Exemplars, judged_in
 from agent.strategy.novelty import likeness
-from agent.strategy.recorded_random import recorded
 from agent.strategy.tuner import tuned
 
 if TYPE_CHECKING:
@@ -41,22 +41,9 @@ if TYPE_CHECKING:
 
     from agent.proposing import ProposalContext
     from agent.providers.client import ModelClient
-    from agent.store import JobStore
-    from agent.strategy_settings import Strategy
+    from agent.spec import Strategy
 
 _GAIN = 1.02
-
-
-@dataclass(frozen=True)
-class _Proposal:
-    """One candidate requested in a round, with its parent and model."""
-
-    parent: Parent
-    place: int
-    shown: Exemplars
-    model: int
-    step: str
-    outcome: Future[Candidate | None] = field(default_factory=Future)
 
 
 class Search:
@@ -67,7 +54,7 @@ class Search:
         client: sends the model requests.
         standings: gains and costs of each of the client's models so far, in the client's order.
         strategy: settings.
-        opening: builds the first messages (rules, task, shapes) from a context and the candidates to show, if any.
+        opening: for a round, what builds the first messages (rules, task, shapes) with the given candidates shown, if any.
         problems: replies to an answer without a candidate, by `Extraction.problem`.
         origin: origin of the candidates; "policy" gets prompts in its training format (`agent.strategy.contrast`).
         told: digests of each model's earlier prompts; a deterministic policy is not sent the same prompt twice.
@@ -79,7 +66,7 @@ class Search:
         client: ModelClient,
         standings: Sequence[Standing],
         strategy: Strategy,
-        opening: Callable[[ProposalContext, Sequence[Judged]], list[Message]],
+        opening: Callable[[int], Callable[[Sequence[Judged]], list[Message]]],
         problems: Mapping[str, str],
         origin: str,
         told: Sequence[set[str]] = (),
@@ -91,7 +78,7 @@ class Search:
         self._standings = [replace(one, limit=sys.maxsize) for one in standings]
         self._strategy = strategy
         self._opening = opening
-        self._problems = problems
+        self._conversation = Conversation(context, client, strategy, problems, origin)
         self._origin = origin
         self._trained = origin == "policy"
         self._awaited = ""
@@ -108,13 +95,16 @@ class Search:
                 return
             this, generator = self._begin(number)
             parents = select(this.judged, self._strategy.beam, this.cluster)
-            proposals = self._proposals(this, parents, generator)
-            if not proposals:
+            groups = self._proposals(this, parents, generator)
+            if not groups:
                 return
             before = _best(this.judged)
             made: list[Candidate] = []
-            self._start(this, proposals)
-            for proposal in proposals:
+            for group in groups:
+                # Daemon threads: an unresponsive server must not keep the process alive.
+                work = partial(copy_context().run, self._work, this, group)
+                threading.Thread(target=work, name=f"search {group[0].step}", daemon=True).start()
+            for proposal in itertools.chain(*groups):
                 if not self._arrived(proposal):
                     return
                 for candidate in self._taken(this, proposal, made):
@@ -129,27 +119,34 @@ class Search:
 
     def _begin(self, number: int) -> tuple[Round, random.Random]:
         store = self._context.store
-        now = [one.candidate.sha256 for one in self._judged(store.candidates())]
+        now = [one.candidate.sha256 for one in judged_in(store, store.candidates())]
         generator, known = recorded(store, f"search/{self._origin}/{number}", now, self._strategy.seed)
         wanted = set(known)
-        judged = self._judged([one for one in store.candidates() if one.sha256 in wanted])
-        view = replace(self._context, store=_AsItWas(store, wanted))
+        judged = judged_in(store, [one for one in store.candidates() if one.sha256 in wanted])
         # The first round aims at overall speed; later rounds target the cluster where the portfolio is worst.
         cluster = worst_cluster(one.verdict for one in _kept(judged)) if number > 1 else None
-        return Round(number, judged, cluster, partial(self._opening, view)), generator
-
-    def _judged(self, candidates: Sequence[Candidate]) -> list[Judged]:
-        return judged_in(self._context.store, candidates)
+        return Round(number, judged, cluster, self._opening(number)), generator
 
     def _better(self, before: float, made: Sequence[Candidate]) -> bool:
-        judged = self._judged(made)
+        judged = judged_in(self._context.store, made)
         if before == 0.0:  # nothing is accepted yet: any accepted candidate is progress
             return any(one.accepted for one in judged)
         return _best(judged) >= _GAIN * before
 
-    def _proposals(self, this: Round, parents: Sequence[Parent], generator: random.Random) -> list[_Proposal]:
-        """Make all random draws and choices of the round before sending any request."""
-        found: list[_Proposal] = []
+    def _proposals(
+        self, this: Round, parents: Sequence[Parent], generator: random.Random
+    ) -> list[list[Proposal]]:
+        """The round's proposals, in groups that are requested in sequence; all draws are made before any request is sent.
+
+        The branches of one parent are a group, since each critic sees the earlier ones' requests; a policy has no critic.
+        """
+        groups: dict[str, list[Proposal]] = {}
+        for one in self._drawn(this, parents, generator):
+            key = one.step if self._trained else one.parent.judged.candidate.sha256
+            groups.setdefault(key, []).append(one)
+        return list(groups.values())
+
+    def _drawn(self, this: Round, parents: Sequence[Parent], generator: random.Random) -> Iterator[Proposal]:
         for place, parent in enumerate(parents, start=1):
             # A failed candidate gets one repair; only a correct parent is worth several branches.
             branches = self._strategy.branches if parent.mode == "speed" else 1
@@ -159,14 +156,13 @@ class Search:
                 else:
                     shown = exemplars.draw(this.judged, generator, {parent.judged.candidate.sha256})
                 step = f"{self._origin}/search/{this.number}/{place}/{branch}"
-                model = self._client.records.recall(f"choice {step}", self._choose)
+                model = self._client.records.recall(f"choice {step}", lambda: choose(self._standings))
                 if model < 0:
-                    return found
+                    return
                 if self._trained and not self._is_new(this, shown, model):
                     continue
                 self._standings[model].attempts += 1
-                found.append(_Proposal(parent, place, shown, model, step))
-        return found
+                yield Proposal(parent, shown, model, step)
 
     def _is_new(self, this: Round, shown: Exemplars, model: int) -> bool:
         """Whether a policy could give a new answer to this prompt."""
@@ -175,54 +171,24 @@ class Search:
         self._told[model].add(prompt)
         return not known or varies(self._client.models[model])
 
-    def _choose(self) -> int:
-        index = choose(self._standings)
-        return -1 if index is None else index
-
-    def _start(self, this: Round, proposals: Sequence[_Proposal]) -> None:
-        by_parent = [
-            [one for one in proposals if one.place == place]
-            for place in sorted({one.place for one in proposals})
-        ]
-        # A policy has no critic, so its branches are independent.
-        for own in [[one] for one in proposals] if self._trained else by_parent:
-            # Daemon threads: an unresponsive server must not keep the process alive.
-            name = f"search {self._origin} {this.number}/{own[0].place}"
-            threading.Thread(
-                target=copy_context().run, args=(self._work, this, own), name=name, daemon=True
-            ).start()
-
-    def _work(self, this: Round, proposals: Sequence[_Proposal]) -> None:
-        """Request the branches of one parent in sequence."""
+    def _work(self, this: Round, group: Sequence[Proposal]) -> None:
+        """Request the proposals of one group in sequence."""
         fatal: BaseException | None = None
-        for one in proposals:
+        for one in group:
             if fatal is not None:
                 one.outcome.set_exception(fatal)
                 continue
-            asks: Conversation | Contrast
-            if self._trained:
-                asks = Contrast(self._client, self._origin, one.model, one.step)
-            else:
-                asks = Conversation(
-                    self._context,
-                    self._client,
-                    self._strategy,
-                    self._problems,
-                    self._origin,
-                    one.model,
-                    one.step,
-                )
             try:
-                one.outcome.set_result(asks.propose(this, one.parent, one.shown))
-            except ProviderError as error:
-                # A later critic's prompt depends on the earlier critic's answer.
-                fatal = error if error.kind == "waiting" else None
-                one.outcome.set_exception(error)
+                if self._trained:
+                    one.outcome.set_result(ask_policy(self._client, self._origin, this, one))
+                else:
+                    one.outcome.set_result(self._conversation.propose(this, one))
             except BaseException as error:  # noqa: BLE001 - the job's own thread raises it
-                fatal = error
+                # A later critic's prompt depends on the earlier critic's answer; another failed request ends nothing.
+                fatal = None if isinstance(error, ProviderError) and error.kind != "waiting" else error
                 one.outcome.set_exception(error)
 
-    def _arrived(self, proposal: _Proposal) -> bool:
+    def _arrived(self, proposal: Proposal) -> bool:
         """Wait for a proposal; False if the job must end first."""
         while not proposal.outcome.done():
             wait([proposal.outcome], LOOK_S)
@@ -230,11 +196,10 @@ class Search:
                 return False
         return True
 
-    def _taken(self, this: Round, proposal: _Proposal, made: Sequence[Candidate]) -> Iterator[Candidate]:
+    def _taken(self, this: Round, proposal: Proposal, made: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield a proposal's candidate if it is new, and its tuned form if it is accepted and declares `TUNABLES`."""
         choice, standing = self._client.models[proposal.model], self._standings[proposal.model]
-        asked = (Contrast if self._trained else Conversation).requests(proposal.step)
-        standing.usd += sum(self._client.cost(one).usd for one in asked)
+        standing.usd += self._client.records.cost_below(f"{proposal.step}/").usd
         try:
             candidate = proposal.outcome.result()
         except ProviderError as error:
@@ -245,7 +210,9 @@ class Search:
             standing.refused = standing.refused or error.kind == "authentication"
             return
         mode = proposal.parent.mode
-        if candidate is None or likeness(candidate.source, _by_sha(made)).repeats(mode):
+        if candidate is None or likeness(candidate.source, {one.sha256: one.source for one in made}).repeats(
+            mode
+        ):
             if not self._client.exhausted:
                 self._tell(f"round {this.number}: {choice.model} proposed nothing new")
             return
@@ -265,20 +232,6 @@ class Search:
         self._context.store.event("proposer.finished", {"origin": self._origin, "text": text})
 
 
-class _AsItWas:
-    """A view of the store at the start of a round, without later candidates."""
-
-    def __init__(self, store: JobStore, known: set[str]) -> None:
-        self._store = store
-        self._known = known
-
-    def candidates(self) -> list[Candidate]:
-        return [one for one in self._store.candidates() if one.sha256 in self._known]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
 def _kept(judged: Sequence[Judged]) -> list[Entry]:
     """The candidates that a portfolio over the visible shapes would keep; the others would not be delivered."""
     accepted = [Entry(one.candidate, order, one.verdict) for order, one in enumerate(judged) if one.accepted]
@@ -287,7 +240,3 @@ def _kept(judged: Sequence[Judged]) -> list[Entry]:
 
 def _best(judged: Sequence[Judged]) -> float:
     return max((one.speedup for one in judged), default=0.0)
-
-
-def _by_sha(candidates: Sequence[Candidate]) -> dict[str, str]:
-    return {one.sha256: one.source for one in candidates}

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
 from agent.portfolio.clusters import visible_rows
+from agent.records import recorded
 from agent.strategy import tuning
-from agent.strategy.recorded_random import recorded
 from agent.strategy.tunables import NotTunable, Setting, declared, setting_key, substituted
 
 if TYPE_CHECKING:
     from agent.proposing import ProposalContext
-    from agent.strategy_settings import Strategy
+    from agent.spec import Strategy
 
 PROGRAM = Path(__file__).parent / "sandboxed" / "tune_program.py"
 FULL_S = 0.25

@@ -29,6 +29,7 @@ SCHEMA = "kernelwright.verification/1"
 HOLDS, REGRESSED, UNMEASURED = "holds", "regressed", "unmeasured"
 #: Verdicts without a measurement for reasons outside the bundle.
 _NOT_THE_BUNDLE = ("not_judged", "task_rejected", "timeout")
+_Interval = tuple[float, float, float]
 _NORMAL = NormalDist()
 _Z975 = _NORMAL.inv_cdf(0.975)
 
@@ -48,9 +49,9 @@ class ShapeCheck:
     """
 
     dims: dict[str, Any]
-    recorded: tuple[float, float, float]
-    now: tuple[float, float, float] | None
-    ratio: tuple[float, float, float] | None
+    recorded: _Interval
+    now: _Interval | None
+    ratio: _Interval | None
     status: str
     stale: bool
     looks: int
@@ -78,7 +79,7 @@ class Verification:
     sentences: tuple[str, ...]
     against: str
     max_regression: float
-    ratio: tuple[float, float, float] | None
+    ratio: _Interval | None
     shapes: tuple[ShapeCheck, ...]
     changes: tuple[str, ...]
     before: Mapping[str, Any]
@@ -127,7 +128,8 @@ def verify(
     if not bundle.recorded:
         return conclude(bundle, [], max_regression)
     verdicts = [look(bundle.recorded)]
-    doubtful = _doubtful(bundle, verdicts[0], max_regression)
+    checks = zip(bundle.recorded, _Comparison(bundle, verdicts, max_regression).shapes, strict=True)
+    doubtful = [shape for shape, check in checks if check.status not in ("holds", "faster")]
     if verdicts[0].verdict == "accepted" and doubtful:
         verdicts.append(look(doubtful))
     return conclude(bundle, verdicts, max_regression)
@@ -141,37 +143,142 @@ def conclude(bundle: ReadBundle, verdicts: Sequence[Verdict], max_regression: fl
         verdicts: the referee's verdicts on the same optimized.py.
         max_regression: the share by which a speedup may fall.
     """
-    environment = verdicts[0].environment if verdicts else {}
-    same_terms = comparable(bundle.environment, environment)
-    word = next((one.verdict for one in verdicts if one.verdict != "accepted"), "accepted")
-    looks = [_measured(one) for one in verdicts if one.verdict == "accepted"]
-    shapes = tuple(_check(shape, looks, bundle, same_terms, max_regression) for shape in bundle.recorded)
-    changed = tuple(str(change) for change in changes(bundle.environment, environment)) if verdicts else ()
-    ratio = _whole(shapes, same_terms)
-    result, reason = _result(bundle, verdicts, word, shapes, ratio, max_regression, same_terms)
+    compared = _Comparison(bundle, verdicts, max_regression)
+    result, reason = compared.result()
+    now = compared.environment
     return Verification(
         result=result,
-        sentences=(reason, *_remarks(bundle, verdicts, shapes, environment, same_terms)),
-        against="evidence" if same_terms else "baseline",
+        sentences=(reason, *compared.remarks()),
+        against="evidence" if compared.same_terms else "baseline",
         max_regression=max_regression,
-        ratio=ratio,
-        shapes=shapes,
-        changes=changed,
+        ratio=compared.ratio,
+        shapes=compared.shapes,
+        changes=tuple(map(str, changes(bundle.environment, now))) if verdicts else (),
         before=bundle.environment,
-        now=environment,
-        verdict=word if verdicts else "not_judged",
+        now=now,
+        verdict=compared.word if verdicts else "not_judged",
     )
 
 
-def _doubtful(bundle: ReadBundle, verdict: Verdict, max_regression: float) -> list[Recorded]:
-    """Shapes that do not clearly hold in the first measurement."""
-    same_terms = comparable(bundle.environment, verdict.environment)
-    looks = [_measured(verdict)]
-    checks = [(shape, _check(shape, looks, bundle, same_terms, max_regression)) for shape in bundle.recorded]
-    return [shape for shape, check in checks if check.status not in ("holds", "faster")]
+class _Comparison:
+    """A bundle's figures beside one or two verdicts; `same_terms` says whether they may be compared at all."""
+
+    def __init__(self, bundle: ReadBundle, verdicts: Sequence[Verdict], max_regression: float) -> None:
+        self.bundle = bundle
+        self.verdicts = verdicts
+        self.max_regression = max_regression
+        self.environment: Mapping[str, Any] = verdicts[0].environment if verdicts else {}
+        self.same_terms = comparable(bundle.environment, self.environment)
+        self.word = next((one.verdict for one in verdicts if one.verdict != "accepted"), "accepted")
+        self._looks = [_measured(one) for one in verdicts if one.verdict == "accepted"]
+        self.shapes = tuple(self._check(shape) for shape in bundle.recorded)
+        self.ratio = self._whole()
+
+    def _check(self, shape: Recorded) -> ShapeCheck:
+        recorded = (shape.speedup, shape.low, shape.high)
+        seen = [look[_key(shape.dims)] for look in self._looks if _key(shape.dims) in look]
+        if not seen:
+            return ShapeCheck(shape.dims, recorded, None, None, "unmeasured", True, 0)
+        now = _pooled(seen)
+        # Bonferroni: widen each interval so that all shapes together reach 95 %.
+        wider = _NORMAL.inv_cdf(1 - 0.025 / len(self.bundle.recorded)) / _Z975
+        ratio = self._over(now, recorded, wider)
+        status = self._status(ratio)
+        if status == "slower" and self._over(seen[-1], recorded, wider)[0] >= 1 - self.max_regression:
+            status = "undecided"  # the second measurement does not confirm it
+        changed = status in ("slower", "faster")
+        return ShapeCheck(shape.dims, recorded, now, ratio, status, not self.same_terms or changed, len(seen))
+
+    def _over(self, now: _Interval, recorded: _Interval, wider: float) -> _Interval:
+        """`now` over the recorded speedup, or over 1 where that is not comparable."""
+        before = recorded if self.same_terms else (1.0, 1.0, 1.0)
+        middle, half = math.log(now[0] / before[0]), wider * math.hypot(_half(now), _half(before))
+        return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+    def _status(self, ratio: _Interval) -> str:
+        _, low, high = ratio
+        if high < 1 - self.max_regression:
+            return "slower"
+        if low > 1 + self.max_regression:
+            return "faster"
+        return "holds" if low >= 1 - self.max_regression else "undecided"
+
+    def _whole(self) -> _Interval | None:
+        """Geometric mean of the ratios over all shapes, with its interval; None without measurements."""
+        ratios = [self._over(one.now, one.recorded, 1.0) for one in self.shapes if one.now is not None]
+        if not ratios:
+            return None
+        middle = math.fsum(math.log(ratio) for ratio, _, _ in ratios) / len(ratios)
+        half = math.hypot(*(math.log(high / low) / 2 for _, low, high in ratios)) / len(ratios)
+        return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+    def result(self) -> tuple[str, str]:
+        """The result and a sentence with the reason."""
+        if not self.bundle.recorded:
+            return (
+                UNMEASURED,
+                "the evidence holds no timed held-out shape of this optimized.py to compare with",
+            )
+        refused = next((one for one in self.verdicts if one.verdict == self.word != "accepted"), None)
+        if refused is not None:
+            said = f"the referee says {self.word}: {refused.reason}"
+            if self.word in _NOT_THE_BUNDLE:
+                return UNMEASURED, f"could not be measured: {said}"
+            return REGRESSED, f"optimized.py is no longer accepted here; {said}"
+        if self.ratio is None:
+            return UNMEASURED, "none of the recorded shapes was timed here"
+        if "own_kernel" in self.bundle.labels and ran_no_kernel(self.verdicts[0]):
+            return (
+                REGRESSED,
+                "optimized.py runs the reference here: its own kernels were seen to run then, and none of them now",
+            )
+        what = "the recorded speedup" if self.same_terms else "as fast as the best baseline here"
+        interval = f"{self.ratio[0]:.3f} [{self.ratio[1]:.3f}, {self.ratio[2]:.3f}] times {what}"
+        count, least = len(self.shapes), 1 - self.max_regression
+        slower = sum(shape.status == "slower" for shape in self.shapes)
+        missing = sum(shape.status == "unmeasured" for shape in self.shapes)
+        if slower or self.ratio[2] < least:
+            where = f"slower at {slower} of {count} shapes" if slower else "slower as a whole"
+            return REGRESSED, f"{where} by more than {self.max_regression:.1%}; over all shapes {interval}"
+        if missing:
+            return UNMEASURED, f"{missing} of {count} shapes were not timed here; over the others {interval}"
+        if self.ratio[1] < least:
+            advice = "measure on a quieter machine or allow more with --max-regression"
+            noise = f"too noisy to tell a fall of {self.max_regression:.1%}"
+            return UNMEASURED, f"{noise}: over all shapes {interval}; {advice}"
+        return HOLDS, f"over all shapes {interval}"
+
+    def remarks(self) -> list[str]:
+        """What else a reader should know."""
+        if not self.verdicts:
+            return []
+        before, now = self.bundle.environment, self.environment
+        said = []
+        if not self.same_terms and same_type(before, now):
+            said.append(
+                "the evidence was measured by another version of the referee, whose figures cannot be compared with these: "
+                "the bundle is held against the best baseline here"
+            )
+        elif not self.same_terms:
+            said.append(
+                f"the bundle was measured on {type_of(before) or 'an unknown machine'} and this is "
+                f"{type_of(now) or 'an unknown machine'}: its figures do not hold here, so it is held against the best "
+                "baseline here; optimize again on this machine for kernels that are chosen for it"
+            )
+        elif fingerprint(before) == fingerprint(now):
+            said.append("nothing of the platform has changed since the evidence was made")
+        stale = sum(shape.stale for shape in self.shapes)
+        if stale:
+            said.append(f"the evidence is stale at {stale} of {len(self.shapes)} shapes")
+        if "own_kernel" in self.bundle.labels and "own_kernel" not in self.verdicts[0].labels:
+            said.append(
+                "its own kernels were seen to run then and not now: optimized.py probably runs the reference here; "
+                "`ModelNew(...).kernelwright_explain(*inputs)` says why"
+            )
+        return said
 
 
-def _measured(verdict: Verdict) -> dict[str, tuple[float, float, float]]:
+def _measured(verdict: Verdict) -> dict[str, _Interval]:
     """Speedup and interval of each timed shape, by `_key`."""
     return {
         _key(row.dims): (row.speedup, *row.ci95)
@@ -184,39 +291,7 @@ def _key(dims: Mapping[str, Any]) -> str:
     return json.dumps(dims, sort_keys=True)
 
 
-def _check(
-    shape: Recorded,
-    looks: Sequence[Mapping[str, tuple[float, float, float]]],
-    bundle: ReadBundle,
-    same_terms: bool,
-    max_regression: float,
-) -> ShapeCheck:
-    recorded = (shape.speedup, shape.low, shape.high)
-    seen = [look[_key(shape.dims)] for look in looks if _key(shape.dims) in look]
-    if not seen:
-        return ShapeCheck(shape.dims, recorded, None, None, "unmeasured", True, 0)
-    now = _pooled(seen)
-    against = recorded if same_terms else (1.0, 1.0, 1.0)
-    # Bonferroni: widen each interval so that all shapes together reach 95 %.
-    wider = _NORMAL.inv_cdf(1 - 0.025 / max(len(bundle.recorded), 1)) / _Z975
-    ratio = _ratio(now, against, wider)
-    status = _status(ratio, max_regression)
-    if status == "slower" and _ratio(seen[-1], against, wider)[0] >= 1 - max_regression:
-        status = "undecided"  # the second measurement does not confirm it
-    changed = status in ("slower", "faster")
-    return ShapeCheck(shape.dims, recorded, now, ratio, status, not same_terms or changed, len(seen))
-
-
-def _status(ratio: tuple[float, float, float], max_regression: float) -> str:
-    _, low, high = ratio
-    if high < 1 - max_regression:
-        return "slower"
-    if low > 1 + max_regression:
-        return "faster"
-    return "holds" if low >= 1 - max_regression else "undecided"
-
-
-def _pooled(seen: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+def _pooled(seen: Sequence[_Interval]) -> _Interval:
     """Pool several measurements of one speedup, weighted by inverse variance."""
     if len(seen) == 1:
         return seen[0]
@@ -227,108 +302,7 @@ def _pooled(seen: Sequence[tuple[float, float, float]]) -> tuple[float, float, f
     return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
 
 
-def _ratio(
-    now: tuple[float, float, float], before: tuple[float, float, float], wider: float
-) -> tuple[float, float, float]:
-    middle, half = math.log(now[0] / before[0]), wider * math.hypot(_half(now), _half(before))
-    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
-
-
-def _half(measured: tuple[float, float, float]) -> float:
+def _half(measured: _Interval) -> float:
     """The larger of an interval's two half-widths, in logs."""
     middle, low, high = measured
     return max(math.log(high / middle), math.log(middle / low))
-
-
-def _whole(shapes: Sequence[ShapeCheck], same_terms: bool) -> tuple[float, float, float] | None:
-    """Geometric mean of the ratios over the given shapes, with its interval; None without measurements."""
-    logs, halves = [], []
-    for shape in shapes:
-        if shape.now is not None:
-            middle, low, high = _ratio(shape.now, shape.recorded if same_terms else (1.0, 1.0, 1.0), 1.0)
-            logs.append(math.log(middle))
-            halves.append(math.log(high / low) / 2)
-    if not logs:
-        return None
-    middle, half = math.fsum(logs) / len(logs), math.hypot(*halves) / len(logs)
-    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
-
-
-def _result(
-    bundle: ReadBundle,
-    verdicts: Sequence[Verdict],
-    word: str,
-    shapes: Sequence[ShapeCheck],
-    ratio: tuple[float, float, float] | None,
-    max_regression: float,
-    same_terms: bool,
-) -> tuple[str, str]:
-    """The result and a sentence with the reason."""
-    if not bundle.recorded:
-        return UNMEASURED, "the evidence holds no timed held-out shape of this optimized.py to compare with"
-    refused = next((one for one in verdicts if one.verdict == word != "accepted"), None)
-    if refused is not None:
-        said = f"the referee says {word}: {refused.reason}"
-        if word in _NOT_THE_BUNDLE:
-            return UNMEASURED, f"could not be measured: {said}"
-        return REGRESSED, f"optimized.py is no longer accepted here; {said}"
-    if ratio is None:
-        return UNMEASURED, "none of the recorded shapes was timed here"
-    if "own_kernel" in bundle.labels and ran_no_kernel(verdicts[0]):
-        return (
-            REGRESSED,
-            "optimized.py runs the reference here: its own kernels were seen to run then, and none of them now",
-        )
-    what = "the recorded speedup" if same_terms else "as fast as the best baseline here"
-    interval = f"{ratio[0]:.3f} [{ratio[1]:.3f}, {ratio[2]:.3f}] times {what}"
-    slower = [shape for shape in shapes if shape.status == "slower"]
-    if slower or ratio[2] < 1 - max_regression:
-        where = f"slower at {len(slower)} of {len(shapes)} shapes" if slower else "slower as a whole"
-        return REGRESSED, f"{where} by more than {max_regression:.1%}; over all shapes {interval}"
-    missing = sum(shape.status == "unmeasured" for shape in shapes)
-    if missing:
-        return (
-            UNMEASURED,
-            f"{missing} of {len(shapes)} shapes were not timed here; over the others {interval}",
-        )
-    if ratio[1] < 1 - max_regression:
-        advice = "measure on a quieter machine or allow more with --max-regression"
-        return (
-            UNMEASURED,
-            f"too noisy to tell a fall of {max_regression:.1%}: over all shapes {interval}; {advice}",
-        )
-    return HOLDS, f"over all shapes {interval}"
-
-
-def _remarks(
-    bundle: ReadBundle,
-    verdicts: Sequence[Verdict],
-    shapes: Sequence[ShapeCheck],
-    environment: Mapping[str, Any],
-    same_terms: bool,
-) -> list[str]:
-    if not verdicts:
-        return []
-    said = []
-    if not same_terms and same_type(bundle.environment, environment):
-        said.append(
-            "the evidence was measured by another version of the referee, whose figures cannot be compared with these: the "
-            "bundle is held against the best baseline here"
-        )
-    elif not same_terms:
-        said.append(
-            f"the bundle was measured on {type_of(bundle.environment) or 'an unknown machine'} and this is "
-            f"{type_of(environment) or 'an unknown machine'}: its figures do not hold here, so it is held against the best "
-            "baseline here; optimize again on this machine for kernels that are chosen for it"
-        )
-    elif fingerprint(bundle.environment) == fingerprint(environment):
-        said.append("nothing of the platform has changed since the evidence was made")
-    stale = sum(shape.stale for shape in shapes)
-    if stale:
-        said.append(f"the evidence is stale at {stale} of {len(shapes)} shapes")
-    if "own_kernel" in bundle.labels and "own_kernel" not in verdicts[0].labels:
-        said.append(
-            "its own kernels were seen to run then and not now: optimized.py probably runs the reference here; "
-            "`ModelNew(...).kernelwright_explain(*inputs)` says why"
-        )
-    return said

@@ -27,8 +27,7 @@ def replay(
 
     Nothing is asked, judged or changed. Exit code 0 when all are the same, 1 when not, 2 when there is no such job.
     """
-    from agent.providers.client import PREFIXES
-    from agent.records import Records
+    from agent.records import PREFIXES, Records
     from agent.replay import replay as replay_job
     from services.db.models import Job
     from services.db.session import database

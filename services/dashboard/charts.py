@@ -34,6 +34,8 @@ _WIDE_PX, _NARROW_PX, _HEIGHT_PX = 1040.0, 360.0, 200.0
 _LABEL_MIN_PX, _LABEL_MAX_PX = 120.0, 360.0
 _ROW_PX, _NARROW_ROW_PX, _GROUP_PX = 24.0, 40.0, 30.0
 _DATES = 5
+#: Maximum points per curve; beyond it, each stretch of neighbors is drawn as its lowest and highest value.
+_MOST_POINTS = 240
 
 
 class Chart(SimpleNamespace):
@@ -178,6 +180,73 @@ def search_chart(candidates: Sequence[Json]) -> Chart:
         best_steps=steps,
         description=f"{len(dots)} candidates in order of arrival, {rejected} rejected, {reached}.",
     )
+
+
+def curve_chart(name: str, title: str, points: Sequence[tuple[int, float]], *, from_zero: bool) -> Chart:
+    """A figure of a training run over its steps.
+
+    Args:
+        name: prefix of element ids; letters and underscores.
+        title: text for readers.
+        points: (step, value), with increasing steps and finite values; at least one.
+        from_zero: whether the axis starts at 0 or below.
+    """
+    values = [value for _, value in points]
+    lowest, highest = min(values), max(values)
+    rounds = _round_values(min(lowest, 0.0) if from_zero else lowest, highest)
+    low, high = min(lowest, rounds[0]), max(highest, rounds[-1])
+    (first, begins), (last, ends) = points[0], points[-1]
+    from_px, to_px, floor_px, top_px = 58.0, 508.0, 164.0, 12.0
+
+    def x_of(step: float) -> float:
+        return from_px + (to_px - from_px) * ((step - first) / (last - first) if last > first else 0.5)
+
+    def y_of(value: float) -> float:
+        return floor_px - (floor_px - top_px) * ((value - low) / (high - low) if high > low else 0.5)
+
+    return Chart(
+        kind="curve",
+        name=name,
+        title=title,
+        width_px=520.0,
+        height_px=190.0,
+        from_px=from_px,
+        to_px=to_px,
+        ticks=[Tick(y_of(value), _short(value), False) for value in rounds],
+        first=first,
+        last=last,
+        places=[(x_of(step), y_of(value)) for step, value in _thinned(points)],
+        end=(x_of(last), y_of(ends)),
+        description=f"{title}: from {_short(begins)} at step {first} to {_short(ends)} at step {last}; "
+        f"lowest {_short(lowest)}, highest {_short(highest)}.",
+    )
+
+
+def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """At most `_MOST_POINTS` points: the lowest and highest value of each stretch of steps, in order."""
+    if len(points) <= _MOST_POINTS:
+        return list(points)
+    stretch = math.ceil(2 * len(points) / _MOST_POINTS)
+    found: list[tuple[int, float]] = []
+    for begin in range(0, len(points), stretch):
+        part = points[begin : begin + stretch]
+        found += sorted({min(part, key=lambda one: one[1]), max(part, key=lambda one: one[1])})
+    return found
+
+
+def _round_values(low: float, high: float) -> list[float]:
+    """About four round values that span an interval."""
+    span = high - low
+    if span <= 0 or not math.isfinite(span):
+        return [low]
+    power = 10.0 ** math.floor(math.log10(span / 4))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= span / 4 * 0.999)
+    begin, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(place * step, 12) for place in range(begin, end + 1)]
+
+
+def _short(value: float) -> str:
+    return f"{value:.1e}" if value and (abs(value) >= 1e5 or abs(value) < 1e-3) else f"{value:.4g}"
 
 
 def _chosen_by(candidate: Json) -> float | None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent.performance import bad_regions, rate_map
-from agent.performance.drawing import draw
 from agent.performance.money import Prices, Serving, serving
 from evaluator.verdict import compiled_words, from_json
 from services.dashboard import charts, event_text, formats, listing, ranking, words
@@ -118,7 +117,7 @@ def rate_map_of(
     chart = rate_map.rate_map(points)
     return {
         "chart": chart,
-        "svg": draw(chart),
+        "svg": rate_map.draw(chart),
         "points": points,
         "sentences": bad_regions.sentences(points),
     }

@@ -28,8 +28,8 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
-from agent.performance.drawing import draw
 from agent.performance.money import Prices
+from agent.performance.rate_map import draw
 from services.api.deps import After, Route, SessionDep, SettingsDep
 from services.dashboard import charts, contexts, ranking, tables
 from services.dashboard.boards import Text, selection

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from agent import candidates
 from agent.budget import ROOFLINE_BELIEVED
-from agent.diagnosing import DESCRIBE_STEP, PROFILE_STEP, share_of_roofline
+from agent.diagnosing import DESCRIBE_STEP, PROFILE_STEP, roofline_share
 from agent.store import PLAN_STEPS
 from evaluator.verdict import from_json
 from services.db.models import (
@@ -210,7 +210,7 @@ def _roofline_share(session: Session, job: Job, winner: Candidate) -> float | No
         Verdict.job_id == job.id, Verdict.sha256 == winner.sha256, Verdict.phase == "screen"
     )
     screen = session.scalar(query)
-    share = share_of_roofline(
+    share = roofline_share(
         step_value(session, job.id, PROFILE_STEP),
         step_value(session, job.id, DESCRIBE_STEP),
         None if screen is None else from_json(screen),

@@ -9,10 +9,10 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from agent.candidates import Candidate
+from agent.candidates import Candidate, Judged
 from agent.knowledge.architectures import architecture_of_cpu, architecture_of_gpu
 from agent.memory.features import FEATURES_STEP, Features, features_of
-from agent.memory.lessons import LESSON_STEPS, JobFacts, Judged, entries_of
+from agent.memory.lessons import LESSON_STEPS, JobFacts, entries_of
 from agent.strategy.ablation import ABLATED_STEPS
 from evaluator.description import Description
 from evaluator.verdict import from_json

@@ -40,7 +40,7 @@ class SqlMemory:
         query = (
             select(row.id, row.kind, row.features, row.task_sha256, row.architecture)
             .where(row.owner.in_(self._owners), row.device == question.device)
-            .where(row.job_id != self._job_id, row.task_sha256 != question.without_task)
+            .where(row.job_id != self._job_id)
             .order_by(row.job_id.desc(), row.id)  # job ids increase with time
             .limit(_MOST_COMPARED)
         )

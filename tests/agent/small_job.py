@@ -13,9 +13,8 @@ from typing import Any
 
 from agent.candidates import Candidate
 from agent.job import run_job
-from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
+from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice, Strategy
 from agent.stores.folder import FolderStore
-from agent.strategy_settings import Strategy
 from evaluator.client import Referee
 from evaluator.sources import TaskSource
 from tests.agent.chat_server import Answer

@@ -10,8 +10,7 @@ import pytest
 from agent.background import Background
 from agent.candidates import Candidate
 from agent.diagnosing import PROFILE_STEP
-from agent.knowledge.reading import BOTTLENECKS, all_notes
-from agent.knowledge.retrieval import bottleneck_of, notes_for
+from agent.knowledge.reading import BOTTLENECKS, all_notes, bottleneck_of, notes_for
 from agent.memory.entries import MemoryEntry, Question, Recalled
 from agent.memory.features import FEATURES_STEP, Features, features_of
 from agent.prompts import data
@@ -38,6 +37,13 @@ class Remembering:
         return [Recalled(entry, 0.9)]
 
 
+class Forgetful(Remembering):
+    """A memory without entries."""
+
+    def similar(self, question: Question, limit: int) -> list[Recalled]:
+        return []
+
+
 def background(folder: Path, memory: Remembering | None = None, gpu: str = "NVIDIA H200") -> Background:
     """Of a job whose first candidate was judged on `gpu`; "" for one where nothing was judged yet."""
     store = FolderStore(folder)
@@ -54,11 +60,16 @@ def background(folder: Path, memory: Remembering | None = None, gpu: str = "NVID
 
 def test_memory_is_asked_by_the_task_and_once(tmp_path: Path) -> None:
     memory = Remembering()
-    text = background(tmp_path, memory).of_memory("c" * 64)
+    text = background(tmp_path, memory).of_memory()
     assert "- Rows fit registers.\n" in text
-    assert memory.questions == [Question(FEATURES, "cuda", "hopper", "c" * 64)]
+    assert memory.questions == [Question(FEATURES, "cuda", "hopper")]
     assert background(tmp_path, memory, "NVIDIA A100-SXM4-80GB").of_memory() == text
     assert len(memory.questions) == 1
+
+
+def test_nothing_known_is_remembered_as_such(tmp_path: Path) -> None:
+    assert background(tmp_path, Forgetful()).of_memory() == ""
+    assert background(tmp_path, Remembering()).of_memory() == ""
 
 
 def test_features_of_the_graph_come_before_the_text(tmp_path: Path) -> None:

@@ -18,9 +18,8 @@ from agent.providers.batch import BatchFiles
 from agent.providers.client import ModelClient
 from agent.records import Records
 from agent.replay import replay
-from agent.spec import Budget, JobSpec, ModelChoice
+from agent.spec import Budget, JobSpec, ModelChoice, Strategy
 from agent.stores.folder import FolderStore
-from agent.strategy_settings import Strategy
 from evaluator.verdict import from_json
 from tests.agent.strategy.judging import accepted
 from tests.agent.strategy.search_job import DESCRIPTION, TASK, by_source

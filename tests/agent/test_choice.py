@@ -34,7 +34,7 @@ def test_a_free_model_that_never_gains_does_not_take_everything() -> None:
 
 def test_one_that_is_used_up_or_refused_is_not_asked() -> None:
     refused = Standing(100, attempts=1, gain=9.0, refused=True)
-    assert choose([refused, standing(2, [], 1.0, limit=2)]) is None
+    assert choose([refused, standing(2, [], 1.0, limit=2)]) == -1
     assert choose([refused, standing(1, [], 1.0, limit=2)]) == 1
 
 

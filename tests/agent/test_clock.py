@@ -14,10 +14,9 @@ import pytest
 import agent.clock
 from agent.clock import Clock
 from agent.job import run_job
-from agent.spec import Budget, JobOutcome
+from agent.spec import Budget, JobOutcome, Strategy
 from agent.store import worked_s
 from agent.stores.folder import FolderStore
-from agent.strategy_settings import Strategy
 from evaluator.description import Description
 from evaluator.errors import RefereeLost
 from evaluator.verdict import Verdict, from_json

@@ -13,7 +13,7 @@ from evaluator.client import Referee
 from evaluator.profiling.bottleneck import LABELS
 from evaluator.profiling.profile import profile_task
 from evaluator.sources import TaskSource
-from evaluator.verdict import from_json
+from evaluator.verdict import Verdict, from_json
 from tests.agent import small_job
 from tests.agent.strategy.judging import accepted, row
 
@@ -54,6 +54,10 @@ def test_a_reference_is_profiled_once_and_a_broken_one_stops_nothing(tmp_path: P
     diagnose(spec, store, None, lambda _: pytest.fail("it was profiled already"))  # type: ignore[arg-type]
 
 
+def share(store: FolderStore, screen: Verdict | None) -> float | None:
+    return roofline_share(store.step(PROFILE_STEP), store.step(DESCRIBE_STEP), screen)
+
+
 def test_without_measured_ceilings_there_is_no_diagnosis(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     diagnose(small_job.spec(), store, None, lambda _: None)  # type: ignore[arg-type]
@@ -64,16 +68,16 @@ def test_a_candidate_is_held_against_the_roofline_at_the_default_sizes(tmp_path:
     store = FolderStore(tmp_path)
     rows = [row({"rows": 4}, 1.0), row({"rows": 64}, 2.0), row({"rows": 64}, 4.0, "validation")]
     screen = accepted() | {"shapes": rows}
-    assert roofline_share(store, from_json(screen)) is None
+    assert share(store, from_json(screen)) is None
     store.finish_step(DESCRIBE_STEP, {"ok": True, "dims": {"rows": {"min": 1, "max": 99, "default": 64}}})
     store.finish_step(PROFILE_STEP, {"least_s": 4.8e-6})
-    assert roofline_share(store, from_json(screen)) == pytest.approx(0.96), "4.8 of 5 microseconds"
-    assert roofline_share(store, from_json(accepted() | {"shapes": rows[:1]})) is None
-    assert roofline_share(store, None) is None
+    assert share(store, from_json(screen)) == pytest.approx(0.96), "4.8 of 5 microseconds"
+    assert share(store, from_json(accepted() | {"shapes": rows[:1]})) is None
+    assert share(store, None) is None
 
 
 def test_without_ceilings_there_is_no_roofline(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     store.finish_step(DESCRIBE_STEP, {"ok": True, "dims": {"rows": {"default": 64}}})
     store.finish_step(PROFILE_STEP, {"problem": "the ceilings of this device have not been measured"})
-    assert roofline_share(store, from_json(accepted() | {"shapes": [row({"rows": 64}, 2.0)]})) is None
+    assert share(store, from_json(accepted() | {"shapes": [row({"rows": 64}, 2.0)]})) is None

@@ -18,7 +18,7 @@ def fenced(text: str, language: str = "python", mark: str = "```") -> str:
 @pytest.mark.parametrize("mark", ["```", "~~~", "````"])
 def test_takes_the_block_with_the_class(language: str, mark: str) -> None:
     found = extract(f"Here it is:\n{fenced(FILE, language, mark)}\nEnjoy.")
-    assert (found.source, found.problem, found.blocks) == (FILE, "", 1)
+    assert (found.source, found.problem) == (FILE, "")
 
 
 def test_of_several_files_the_last_that_parses_wins() -> None:

@@ -19,9 +19,8 @@ import pytest
 from agent.candidates import Candidate
 from agent.job import judge_candidate, run_job
 from agent.judging import judge_energy, relative_joules
-from agent.spec import Budget, JobSpec
+from agent.spec import Budget, JobSpec, Strategy
 from agent.stores.folder import FolderStore
-from agent.strategy_settings import Strategy
 from evaluator.client import Referee
 from evaluator.sources import TaskSource
 from tests.agent import small_job

@@ -19,12 +19,11 @@ from agent.job import run_job
 from agent.proposers.llm import LLMProposer
 from agent.proposing import ProposalContext, Proposer
 from agent.replay import replay
-from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
+from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice, Strategy
 from agent.stores.folder import FolderStore
 from agent.strategy.exemplars import judged_in
 from agent.strategy.finishing import Finisher
 from agent.strategy.graph_variants import is_graph_variant
-from agent.strategy_settings import Strategy
 from evaluator.verdict import NO_ROOM
 from tests.agent import small_job
 from tests.agent.scripted_referee import ScriptedReferee, refused, timed

@@ -59,7 +59,8 @@ def make_run(folder: Path, steps: int = 12, name: str = "sft") -> Path:
             "source": "",
             "word": "cheating",
             "speedup": None,
-            "why": f"rejected: cheating {NASTY}",
+            "why": "rejected: cheating",
+            "caught": f"the referee: cheating {NASTY}",
         },
         {
             "step": 6,
@@ -67,7 +68,8 @@ def make_run(folder: Path, steps: int = 12, name: str = "sft") -> Path:
             "source": "",
             "word": "cheating",
             "speedup": None,
-            "why": f"rejected: cheating {NASTY}",
+            "why": "rejected: cheating",
+            "caught": f"the referee: cheating {NASTY}",
         },
         {"step": 5, "task": "softmax", "source": "", "word": None, "speedup": None, "why": "no_code"},
     ]

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from agent.runs.files import Sample
-from agent.runs.story import Catch, catches
 from evaluator.verdict import from_json
 from rl.checkpoints import claim
 from rl.config import ContrastiveStage, FleetPart, JudgePart, RewardPart, parse
@@ -25,6 +23,8 @@ from rl.ranks import Ranks
 from rl.reward import unpaid
 from rl.stages.judging import bench
 from rl.verdicts import VerdictJournal
+from services.dashboard.run_files import Sample
+from services.dashboard.run_story import Catch, catches
 from tests.agent.chat_server import Answer, ChatServer, chat_server
 from tests.rl.test_fleet import FLOOR, TASK, Scripted, answer, honest, speed_in
 

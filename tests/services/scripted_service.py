@@ -167,9 +167,8 @@ def record() -> None:
         SystemExit: the machine was too busy to time anything; try again.
     """
     from agent.job import run_job
-    from agent.spec import Budget, JobSpec, ModelChoice
+    from agent.spec import Budget, JobSpec, ModelChoice, Strategy
     from agent.stores.folder import FolderStore
-    from agent.strategy_settings import Strategy
     from evaluator.client import Referee
 
     with model_server(MODELS) as url, tempfile.TemporaryDirectory() as folder, Referee("cpu") as referee:

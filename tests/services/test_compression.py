@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.runs.files import FIGURES
+from services.dashboard.run_files import FIGURES
 from services.db.models import Job
 from services.users import logins
 from tests.browser import stored
@@ -59,7 +59,7 @@ def full_run(folder: Path) -> None:
         for number in range(20)
     ]
     caught = [
-        {"step": 5, "task": "t", "word": "cheating", "why": f"rejected: {number} " * 20}
+        {"step": 5, "task": "t", "word": "cheating", "caught": f"rejected: {number} " * 9}
         for number in range(90)
     ]
     (folder / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*samples, *caught]))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.runs import files
+from services.dashboard import run_files as files
 from tests.browser.markup import parse
 from tests.rl.run_folders import COMPARISON, NASTY, make_run
 from tests.services.keyed import Keyed
@@ -49,7 +49,7 @@ def test_a_run_has_curves_its_comparison_and_what_was_caught(keyed: Keyed) -> No
         "gain",
         "no success before",
         "NVIDIA H200",
-        "rejected: cheating",
+        "the referee: cheating",
     ):
         assert words in page.text, words
     assert NASTY in page.text

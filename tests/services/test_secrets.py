@@ -16,13 +16,11 @@ from agent.background import Background
 from agent.candidates import Candidate
 from agent.proposers.llm import LLMProposer
 from agent.proposing import ProposalContext
-from agent.providers.account import account
-from agent.records import Records
+from agent.records import Records, account
 from agent.replay import replay
-from agent.spec import Budget, JobSpec, ModelChoice
+from agent.spec import Budget, JobSpec, ModelChoice, Strategy
 from agent.store import JobStore
 from agent.stores.folder import FolderStore
-from agent.strategy_settings import Strategy
 from evaluator.verdict import from_json
 from services.db.models import Base, Job
 from services.db.session import Database

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent.candidates import Candidate
+from agent.candidates import Candidate, Judged
 from agent.memory.entries import MAX_SOURCE_CHARACTERS, MemoryEntry
 from agent.memory.features import Features
-from agent.memory.lessons import JobFacts, Judged, entries_of
+from agent.memory.lessons import JobFacts, entries_of
 from agent.redaction import holds_secret
 from evaluator.verdict import from_json
 

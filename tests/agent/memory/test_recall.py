@@ -1,20 +1,16 @@
-"""A job asks once, and shows what it was told."""
+"""How notes and memory are shown."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from agent.knowledge.retrieval import notes_for
-from agent.memory.entries import MemoryEntry, Question, Recalled
+from agent.knowledge.reading import notes_for
+from agent.memory.entries import MemoryEntry, Recalled
 from agent.memory.features import Features
-from agent.memory.recall import recall
 from agent.prompts import data, fill
-from agent.stores.folder import FolderStore
 
 OTHERS = "file of another job"
 FEATURES = Features({"softmax": 1}, {}, frozenset({"reduce:last"}))
-QUESTION = Question(FEATURES, "cuda", "hopper")
 
 
 def entry(**more: object) -> MemoryEntry:
@@ -26,34 +22,8 @@ def entry(**more: object) -> MemoryEntry:
     return MemoryEntry(**{**fields, **more})  # type: ignore[arg-type]
 
 
-class Growing:
-    """A memory that knows one entry more each time it is asked."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def similar(self, question: Question, limit: int) -> list[Recalled]:
-        self.asked += 1
-        return [Recalled(entry(ratio=1.0 + number), 0.75) for number in range(self.asked)][:limit]
-
-
 def rendered(**values: object) -> str:
     return fill("background", **values)
-
-
-def test_a_resumed_job_is_told_the_same(tmp_path: Path) -> None:
-    memory = Growing()
-    first = recall(FolderStore(tmp_path), memory, QUESTION)
-    again = recall(FolderStore(tmp_path), memory, QUESTION)
-    assert again == first
-    assert len(first) == memory.asked == 1
-
-
-def test_nothing_known_is_remembered_as_such(tmp_path: Path) -> None:
-    memory = Growing()
-    assert recall(FolderStore(tmp_path), memory, QUESTION, limit=0) == []
-    assert recall(FolderStore(tmp_path), memory, QUESTION, limit=3) == []
-    assert memory.asked == 1
 
 
 def test_the_prompt_shows_notes_and_memory() -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from agent.performance.bad_regions import bad_regions, sentences
-from agent.performance.drawing import draw
-from agent.performance.rate_map import Points, points_of, rate_map
+from agent.performance.rate_map import Points, draw, points_of, rate_map
 from evaluator.verdict import from_json
 
 SVG = "{http://www.w3.org/2000/svg}"

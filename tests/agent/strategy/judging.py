@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import geometric_mean
 from typing import Any
 
-from agent.candidates import Candidate
-from agent.strategy.exemplars import Judged
+from agent.candidates import Candidate, Judged
 from evaluator.verdict import from_json
 
 
@@ -25,7 +25,14 @@ def row(dims: Mapping[str, Any], speedup: float, split: str = "visible") -> dict
 def accepted(*speedups: float, **more: Any) -> dict[str, Any]:
     """An accepted verdict at visible shapes rows=1, 2, 3, ..."""
     rows = [row({"rows": number}, speedup) for number, speedup in enumerate(speedups, start=1)]
-    return {"verdict": "accepted", "reason": "", "findings": [], "shapes": rows, "summary": {}, **more}
+    return accepted_at(rows) | more
+
+
+def accepted_at(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """An accepted verdict with these shapes and the mean of the visible ones."""
+    visible = [one["speedup"] for one in rows if one["split"] == "visible"]
+    summary = {"geomean_speedup": geometric_mean(visible) if visible else None}
+    return {"verdict": "accepted", "reason": "", "findings": [], "shapes": rows, "summary": summary}
 
 
 def rejected(word: str = "incorrect", reason: str = "wrong", **more: Any) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from agent.background import Background
 from agent.candidates import Candidate
 from agent.proposers.llm import LLMProposer
 from agent.proposing import ProposalContext
-from agent.spec import Budget, ModelChoice
+from agent.spec import Budget, ModelChoice, Strategy
 from agent.stores.folder import FolderStore
-from agent.strategy_settings import Strategy
 from evaluator.description import Description
 from evaluator.sources import TaskSource
 from evaluator.verdict import from_json

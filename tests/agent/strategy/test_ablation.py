@@ -10,12 +10,11 @@ import pytest
 from agent.candidates import Candidate
 from agent.memory.lessons import LESSON_STEPS
 from agent.proposing import ProposalContext
+from agent.spec import Strategy
 from agent.stores.folder import FolderStore
-from agent.strategy.ablation import ABLATED_STEPS, Lesson, changes, first_paid, lesson, undo
-from agent.strategy.critic import parse
+from agent.strategy.ablation import ABLATED_STEPS, Lesson, changes, first_paid, lesson, technique, undo
+from agent.strategy.conversation import read_diagnosis
 from agent.strategy.finishing import Finisher
-from agent.strategy.techniques import technique
-from agent.strategy_settings import Strategy
 from evaluator.description import Description
 from evaluator.sources import TaskSource
 from evaluator.verdict import from_json
@@ -148,13 +147,16 @@ def test_the_finisher_undoes_the_winner_s_changes_and_keeps_what_each_was_worth(
     ],
 )  # fmt: skip
 def test_a_critic_names_exactly_one_change(text: str, expected: tuple[str, str] | None) -> None:
-    found = parse(text)
+    found = read_diagnosis(text)
     assert (None if found is None else (found.bottleneck, found.change)) == expected
 
 
 def test_a_critic_that_answers_with_nonsense_names_nothing() -> None:
     for change in ("[" * 100_000, "9" * 100_000, '["one", "two"]', "null", '""'):
-        assert parse(f'{{"bottleneck": "memory_bandwidth", "evidence": "", "change": {change}}}') is None
+        assert (
+            read_diagnosis(f'{{"bottleneck": "memory_bandwidth", "evidence": "", "change": {change}}}')
+            is None
+        )
 
 
 def test_files_made_to_be_slow_to_compare_are_left_alone() -> None:
@@ -166,6 +168,6 @@ def test_files_made_to_be_slow_to_compare_are_left_alone() -> None:
 
 
 def test_a_critic_s_essay_is_cut() -> None:
-    found = parse('{"bottleneck": "compute", "change": "' + "word " * 500 + '"}')
+    found = read_diagnosis('{"bottleneck": "compute", "change": "' + "word " * 500 + '"}')
     assert found is not None
     assert len(found.change.split()) < 50

@@ -7,7 +7,7 @@ import pytest
 from agent.portfolio.clusters import visible_geomean, worst_cluster
 from agent.strategy.beam import LONGEST_PARENT_CHARACTERS, MAX_REPAIRS, select
 from evaluator.verdict import from_json
-from tests.agent.strategy.judging import accepted, judged, rejected, row
+from tests.agent.strategy.judging import accepted, accepted_at, judged, rejected, row
 
 ADD = "def add(a, b):\n    return a + b\n"
 LOOP = "def loop(n):\n    total = 0\n    for i in range(n):\n        total += i\n    return total\n"
@@ -62,7 +62,7 @@ def test_a_file_that_no_answer_can_hold_is_no_parent() -> None:
 def test_the_worst_cluster_is_where_no_candidate_is_good() -> None:
     def verdict(*speeds: float) -> dict[str, object]:
         dims = [{"rows": r, "cols": c} for r in (1, 64) for c in (16, 1000, 4096)]
-        return accepted() | {"shapes": [row(d, s) for d, s in zip(dims, speeds, strict=True)]}
+        return accepted_at([row(d, s) for d, s in zip(dims, speeds, strict=True)])
 
     first = verdict(2.0, 2.0, 0.5, 2.0, 2.0, 0.5)
     second = verdict(0.5, 0.5, 0.9, 0.5, 0.5, 0.9)
@@ -79,7 +79,7 @@ def test_the_worst_cluster_is_where_no_candidate_is_good() -> None:
 
 def test_no_cluster_where_all_is_alike_or_hidden() -> None:
     assert worst_cluster([from_json(accepted(1.5, 1.5, 1.5, 1.5))]) is None
-    hidden = accepted() | {"shapes": [row({"rows": n}, 1.0 + n, "validation") for n in range(6)]}
+    hidden = accepted_at([row({"rows": n}, 1.0 + n, "validation") for n in range(6)])
     assert worst_cluster([from_json(hidden)]) is None
     assert visible_geomean(from_json(hidden)) == 0.0
 

@@ -13,9 +13,8 @@ from agent.candidates import Candidate
 from agent.proposers.llm import LLMProposer
 from agent.proposing import ProposalContext
 from agent.replay import Replay, replay
-from agent.spec import Budget, JobSpec, ModelChoice
+from agent.spec import Budget, JobSpec, ModelChoice, Strategy
 from agent.stores.folder import FolderStore
-from agent.strategy_settings import Strategy
 from evaluator.verdict import from_json
 from tests.agent.chat_server import Answer, ChatServer, chat_server
 from tests.agent.strategy.judging import accepted, rejected

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from agent.candidates import Judged
+from agent.records import recorded
 from agent.stores.folder import FolderStore
 from agent.strategy.exemplars import (
     BUCKET,
     LONGEST_SHOWN_CHARACTERS,
     TAU,
-    Judged,
     buckets,
     draw,
     softmax,
 )
-from agent.strategy.recorded_random import recorded
 from tests.agent.strategy.judging import accepted, judged, rejected
 
 

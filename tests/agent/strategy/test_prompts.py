@@ -5,9 +5,8 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from agent.languages import language_of
+from agent.languages import kind_of_start, language_of, needs_port
 from agent.prompts import data, fill
-from agent.strategy.starting import kind, needs_port
 from tests.agent import small_job
 
 TRITON = "import triton\n\n\n@triton.jit\ndef f(x):\n    pass\n"
@@ -39,7 +38,7 @@ def test_a_missing_value_is_an_error() -> None:
     ],
 )
 def test_what_a_job_starts_from_is_told_by_its_text(source: str, expected: str) -> None:
-    assert kind(source) == expected
+    assert kind_of_start(source) == expected
 
 
 def test_a_kernel_for_the_other_device_needs_a_port() -> None:

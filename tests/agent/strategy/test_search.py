@@ -19,18 +19,17 @@ import pytest
 from agent.background import Background
 from agent.candidates import Candidate
 from agent.diagnosing import PROFILE_STEP
-from agent.knowledge.retrieval import notes_for
+from agent.knowledge.reading import notes_for
 from agent.proposers.llm import LLMProposer
 from agent.proposing import ProposalContext
 from agent.records import Records
 from agent.replay import replay
-from agent.spec import Budget, JobSpec, ModelChoice
+from agent.spec import Budget, JobSpec, ModelChoice, Strategy
 from agent.stores.folder import FolderStore
-from agent.strategy_settings import Strategy
 from evaluator.verdict import from_json
 from tests.agent.chat_server import Answer, ChatServer, chat_server
 from tests.agent.strategy import search_job
-from tests.agent.strategy.judging import accepted, rejected, row
+from tests.agent.strategy.judging import accepted, accepted_at, rejected, row
 from tests.agent.strategy.search_job import DESCRIPTION, TASK, by_source, file, number_of
 
 DIAGNOSIS = '{"bottleneck": "memory_bandwidth", "evidence": "two passes", "change": "fuse both passes"}'
@@ -191,7 +190,7 @@ def test_branches_are_told_of_each_other_and_rounds_end_without_gain(store: Fold
 def test_later_rounds_ask_for_the_worst_shapes_and_show_no_hidden_ones(store: FolderStore) -> None:
     rows = [row({"rows": n}, 2.0 if n < 100 else 0.9) for n in (1, 2, 3, 100, 200, 300)]
     hidden = [row({"rows": 777}, 9.0, "validation"), row({"rows": 888}, 9.0, "held_out")]
-    verdict = accepted() | {"shapes": rows + hidden}
+    verdict = accepted_at(rows + hidden)
     with chat_server(chosen=Model("x + x", "x * 2", "2 * x.clone()", "x.mul(2).abs()")) as server:
         run(server, store, lambda _: verdict, rounds=2, beam=1, patience=9)
     first, second = [

@@ -14,9 +14,9 @@ import pytest
 
 from agent.candidates import Candidate
 from agent.proposing import ProposalContext
+from agent.spec import Strategy
 from agent.stores.folder import FolderStore
 from agent.strategy.tuner import read, tuned
-from agent.strategy_settings import Strategy
 from evaluator.client import Referee
 from evaluator.description import Description
 from evaluator.sources import TaskSource

@@ -76,10 +76,10 @@ def ended_job(base: Database, folder: Path, origin: str = "llm", **request: Any)
     return job_id
 
 
-def told(base: Database, *, one_user: bool = False, asking: str = "somebody", without: str = "") -> list[Any]:
+def told(base: Database, *, one_user: bool = False, asking: str = "somebody") -> list[Any]:
     """What another job that asks about a softmax is told."""
     memory = SqlMemory(base, readable_owners(None, one_user=one_user), asking)
-    question = Question(features_of(TASK, Description()), "cpu", "cpu-avx512", without)
+    question = Question(features_of(TASK, Description()), "cpu", "cpu-avx512")
     return [found.entry for found in memory.similar(question, 9)]
 
 
@@ -104,7 +104,6 @@ def test_a_job_on_a_task_of_the_catalogue_teaches_every_other(base: Database, tm
     assert PRIVATE not in bodies, "the name that a client gave it"
     assert "77.0" not in bodies, "figures of validation and held-out shapes"
     assert told(base, asking=job_id) == [], "a job's own candidates are no news to it"
-    assert told(base, without=sha256_of(TASK)) == []
 
 
 def test_what_one_user_s_jobs_learn_stays_with_that_user(base: Database, tmp_path: Path) -> None:
@@ -114,7 +113,7 @@ def test_what_one_user_s_jobs_learn_stays_with_that_user(base: Database, tmp_pat
         session.get_one(Job, job_id).owner_id = "ada"
     assert remember_job(base, job_id, one_user=True) > 0
     assert {row.owner for row in kept(base)} == {"ada"}
-    question = Question(features_of(TASK, Description()), "cpu", "cpu-avx512", "")
+    question = Question(features_of(TASK, Description()), "cpu", "cpu-avx512")
     seen = {
         user: SqlMemory(base, readable_owners(user, one_user=True), "somebody").similar(question, 9)
         for user in ("ada", "bob", None)

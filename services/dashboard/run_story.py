@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.runs.files import Run, Sample, number, text
+from services.dashboard.run_files import Run, Sample, number, text
 
 _MOST_TASKS = 6
 #: Share of all steps that counts as the beginning, and as the end.
 _END_SHARE = 0.1
-_CAUGHT = ("caught", "finding", "suspect", "like a file")
 
 
 @dataclass(frozen=True)
@@ -53,18 +52,10 @@ def catches(samples: Sequence[Sample]) -> list[Catch]:
     times: Counter[str] = Counter()
     first: dict[str, int] = {}
     for one in samples:
-        what = _by_its_words(one) if one.caught is None else one.caught
-        if not what:
-            continue
-        times[what] += 1
-        first.setdefault(what, one.step)
+        if one.caught:
+            times[one.caught] += 1
+            first.setdefault(one.caught, one.step)
     return [Catch(what, count, first[what]) for what, count in times.most_common(50)]
-
-
-def _by_its_words(one: Sample) -> str:
-    """The reason for a catch, inferred for files without the field `caught`; "" if nothing was caught."""
-    marked = one.word == "cheating" or any(mark in one.why for mark in _CAUGHT)
-    return (one.why or one.word) if marked else ""
 
 
 def words(samples: Sequence[Sample]) -> list[tuple[str, int]]:

@@ -14,7 +14,6 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +65,7 @@ class Sample:
     word: str
     speedup: float | None
     why: str
-    #: None in files from before this field existed.
-    caught: str | None = None
+    caught: str
 
 
 @dataclass(frozen=True)
@@ -122,15 +120,6 @@ def list_runs(root: Path) -> list[Overview]:
         if len(found) >= MOST_RUNS:
             break
     return sorted(found, key=lambda one: (-one.changed_s, one.name))
-
-
-def read_run(root: Path, name: str) -> Run:
-    """Read a run by name.
-
-    Raises:
-        RunUnknown: if there is no such run, or the name leads outside the root.
-    """
-    return run_in(folder_of(root, name), name)
 
 
 def folder_of(root: Path, name: str) -> Path:
@@ -289,7 +278,7 @@ def _samples(folder: Path) -> tuple[tuple[Sample, ...], bool]:
             text(line.get("word"), 100),
             number(line.get("speedup")),
             text(line.get("why")),
-            text(line["caught"], 200) if "caught" in line else None,
+            text(line.get("caught"), 200),
         )
         for line in lines
     ), cut
@@ -315,11 +304,6 @@ def number(value: Any) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:
         return None
-
-
-def moment_of(seconds: float) -> str:
-    """Seconds since 1970 as ISO 8601 text in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def text(value: Any, most: int = _TEXT) -> str:
