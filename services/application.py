@@ -61,7 +61,7 @@ class Application(FastAPI):
         app: ASGIApp = Compression(super().build_middleware_stack())
         app = Authentication(app, self.state.database, settings)
         app = HostCheck(app, settings.allowed_hosts, settings.max_body_bytes, settings.body_seconds)
-        return Observed(app, self.state.metrics.http)
+        return Observed(app, self.state.metrics)
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document, including the responses of middleware."""
