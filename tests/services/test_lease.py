@@ -389,13 +389,13 @@ def test_an_outcome_with_its_bundle_is_stored_whole(base: Database, tmp_path: Pa
     runner = Runner(
         Settings(data_dir=tmp_path), base, RefereeQueue("cpu", tmp_path, "landlock"), "one", lambda: None
     )
-    runner.finish_job(held, JobOutcome("succeeded", "accepted", "fine", "0" * 64, path, Summary(1.5)))
+    runner.finish(held, JobOutcome("succeeded", "accepted", "fine", "0" * 64, path, Summary(1.5)))
     with base.read() as session:
         job = read.get_job(session, job_id)
         assert read.get_bundle(session, job_id) == ("tiny.zip", path.read_bytes())
     assert (job.state, job.verdict, job.summary) == ("succeeded", "accepted", as_json(Summary(1.5)))
     with pytest.raises(LeaseLost):
-        runner.finish_job(held, JobOutcome("failed", None, "late"))
+        runner.finish(held, JobOutcome("failed", None, "late"))
 
 
 def test_only_the_dead_of_this_machine_are_known() -> None:

@@ -25,7 +25,7 @@ from services.jobs.store import SqlJobStore
 from services.settings import Settings
 from services.worker.dispatch import Dispatcher
 from services.worker.referee_queue import RefereeQueue
-from services.worker.runner import Runner
+from services.worker.runner import EvaluationOutcome, Runner
 from tests.services.databases import empty_postgres, new_job, new_sqlite
 from tests.services.test_turns import queue
 
@@ -222,7 +222,7 @@ def test_an_evaluation_that_is_cancelled_as_it_ends_is_cancelled(tmp_path: Path)
     assert held is not None
     with base.write() as session:
         session.get_one(Evaluation, "e").cancel_requested = True
-    runner._finish_evaluation(held, ("succeeded", "right", {"verdict": "accepted"}))
+    runner.finish(held, EvaluationOutcome("succeeded", "right", {"verdict": "accepted"}))
     with base.read() as session:
         row = session.get_one(Evaluation, "e")
         assert (row.state, row.verdict) == ("cancelled", None)
