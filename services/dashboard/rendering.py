@@ -46,7 +46,7 @@ PAGE_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-_REFUSALS = {NotFound: (404, "Not found"), Conflict: (409, "Not done"), Refused: (422, "No such page")}
+_TITLES = {404: "Not found", 409: "Not done", 422: "No such page"}
 
 
 @cache
@@ -109,8 +109,7 @@ def page(endpoint: Callable[..., Response]) -> Callable[..., Response]:
         try:
             return endpoint(*args, **given)
         except (NotFound, Conflict, Refused) as error:
-            status, title = _REFUSALS[type(error)]
-            return render("error.html", status=status, title=title, detail=str(error))
+            return render("error.html", status=error.status, title=_TITLES[error.status], detail=str(error))
 
     return shown
 
