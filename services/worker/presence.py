@@ -23,7 +23,7 @@ from evaluator.profiling import ceilings
 from evaluator.profiling.claims import doubt
 from services.db.models import Worker
 from services.db.session import Database
-from services.db.types import epoch_seconds, storable_json
+from services.db.types import epoch_seconds, storable_json, upsert
 from services.gpus.reading import NvmlGpu
 from services.observing.workers import report_of
 from services.worker import health
@@ -182,17 +182,16 @@ class Presence:
 
     def _upsert(self, session: Session) -> None:
         session.execute(delete(Worker).where(Worker.seen_at < epoch_seconds() - _FORGET_AFTER_S))
-        row = session.get(Worker, self._owner)
-        if row is None:
-            row = Worker(id=self._owner, device=self._queue.device)
-            session.add(row)
-        row.tier = self._check.get("tier") if self._check and self._problem is None else None
         # read as `services.observing.workers.Report`
-        found = self._health.found if self._health else ()
+        health_found = self._health.found if self._health else ()
         beside = {
             "busy_share": self._busy_share,
-            "health": [{"rule": one.rule, "sentence": one.sentence} for one in found],
+            "health": [{"rule": one.rule, "sentence": one.sentence} for one in health_found],
         }
-        row.self_check = storable_json({**self._check, **beside}) if self._check else None
-        row.problem = self._current_problem()
-        row.seen_at = epoch_seconds()  # type: ignore[assignment]  # an SQL expression, evaluated by the database
+        said = {
+            "tier": self._check.get("tier") if self._check and self._problem is None else None,
+            "self_check": storable_json({**self._check, **beside}) if self._check else None,
+            "problem": self._current_problem(),
+            "seen_at": epoch_seconds(),
+        }
+        upsert(session, Worker, ["id"], {"id": self._owner, "device": self._queue.device, **said}, said)

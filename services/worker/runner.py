@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from agent.candidates import Candidate
 from agent.job import judge_candidate, run_job
@@ -25,6 +24,7 @@ from services.db.models import Bundle, Evaluation, Job
 from services.db.outages import is_outage, through_outages
 from services.db.session import Database
 from services.db.trouble import folder_problem, trouble
+from services.db.types import upsert
 from services.errors import LeaseLost
 from services.jobs import batches, events, lease, turns
 from services.jobs.endings import end_evaluation, end_job
@@ -351,7 +351,8 @@ class Runner:
         with self._database.write() as session:
             job = lease.locked_row(session, held)
             if content is not None and path is not None:
-                _store_bundle(session, job.id, path.name, content)
+                file = {"file_name": path.name, "content": content}
+                upsert(session, Bundle, ["job_id"], {"job_id": job.id, **file}, file)
             end_job(
                 session,
                 job,
@@ -378,11 +379,3 @@ class Runner:
             self._patiently(lambda: self.finish(held, outcome))
         except LeaseLost:
             _log.info("%s was ended by somebody else", held.row_id)
-
-
-def _store_bundle(session: Session, job_id: str, file_name: str, content: bytes) -> None:
-    bundle = session.get(Bundle, job_id)
-    if bundle is None:
-        session.add(Bundle(job_id=job_id, file_name=file_name, content=content))
-    else:
-        bundle.file_name, bundle.content = file_name, content
