@@ -19,17 +19,7 @@ from services.api.deps import check_form
 from services.api.hosts import HostCheck
 from services.api.routes import evaluations, events, health, jobs, keys, leaderboard
 from services.api.streams import EventStreams
-from services.dashboard import (
-    boards,
-    checks,
-    compare,
-    exports,
-    login,
-    pages,
-    reference,
-    runs,
-    workers,
-)
+from services.dashboard import boards, checks, compare, exports, login, pages, reference, runs, workers
 from services.dashboard import keys as key_pages
 from services.db.session import database
 from services.db.upgrade import upgrade

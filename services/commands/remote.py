@@ -183,9 +183,7 @@ def fetch(
     ):
         row = bar.add_task("bundle", total=None)
         path = client.fetch(
-            job_id,
-            out or Path(),
-            lambda done, total: bar.update(row, completed=done, total=total),
+            job_id, out or Path(), lambda done, total: bar.update(row, completed=done, total=total)
         )
     print(path)  # noqa: T201 - the program's output
 

@@ -61,8 +61,7 @@ def import_tasks(
     device: Annotated[str, typer.Option(help="cpu or cuda: where tasks are looked at.")] = "cpu",
     minimum_tier: MinimumTier = "landlock",
     jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Files looked at side by side. Default: by cores and memory."),
+        int | None, typer.Option(min=1, help="Files looked at side by side. Default: by cores and memory.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -118,12 +118,7 @@ def rate_map_of(
     if points is None:
         return None
     chart = rate_map.rate_map(points)
-    return {
-        "chart": chart,
-        "svg": draw(chart),
-        "points": points,
-        "sentences": bad_regions.sentences(points),
-    }
+    return {"chart": chart, "svg": draw(chart), "points": points, "sentences": bad_regions.sentences(points)}
 
 
 def costs(verdict: Mapping[str, Any] | None, prices: Prices | None) -> list[Serving]:

@@ -17,16 +17,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Select,
-    and_,
-    bindparam,
-    case,
-    func,
-    or_,
-    select,
-)
+from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from services.db.models import Turn, User
@@ -41,12 +32,7 @@ _ORPHANS_AT_ONCE = 8
 
 
 def take(
-    database: Database,
-    model: LeasedModel,
-    device: str,
-    worker: str,
-    lease_seconds: float,
-    max_attempts: int,
+    database: Database, model: LeasedModel, device: str, worker: str, lease_seconds: float, max_attempts: int
 ) -> Lease | None:
     """Claim the next row for a device, or return None if there is none. A call that finds nothing writes nothing.
 
@@ -125,8 +111,7 @@ def _owners_in_turn(model: LeasedModel, device: str) -> Select[Any]:
         .outerjoin(running, running.c.owner == waiting.c.owner)
         .outerjoin(User, User.id == waiting.c.owner)
         .outerjoin(
-            Turn,
-            and_(Turn.kind == model.__tablename__, Turn.device == device, Turn.owner == waiting.c.owner),
+            Turn, and_(Turn.kind == model.__tablename__, Turn.device == device, Turn.owner == waiting.c.owner)
         )
         .where(
             or_(limit.is_(None), func.coalesce(running.c.anywhere, 0) < limit),

@@ -79,10 +79,7 @@ class NotListed:
 
 
 def decide(
-    job: Job,
-    winner: Candidate | None,
-    held_out: Verdict | None,
-    members: Sequence[Mapping[str, Any]] = (),
+    job: Job, winner: Candidate | None, held_out: Verdict | None, members: Sequence[Mapping[str, Any]] = ()
 ) -> Standing | NotListed:
     """Decide whether a job ranks.
 
