@@ -1,7 +1,9 @@
-"""One task polls the database for all open event streams and wakes those whose job has new events, or has ended.
+"""One task polls the database for all open event streams and wakes those whose job has new events.
 
-One query fetches the newest event id of every watched job; a stream that is woken reads its events itself, in order. A stream
-ends when its key is no longer valid; all streams of a key share one validity check.
+One query fetches the newest event id of all jobs; a stream whose job has new events is woken and reads them itself, in order.
+Ids of different jobs do not become visible in order (PostgreSQL assigns them before commit), so every few seconds the task
+checks each watched job separately; that also finds jobs that ended without a further event. A stream ends when its key is no
+longer valid; all streams of a key share one validity check.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -25,6 +27,7 @@ from services.users.keys import is_valid
 
 _log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
+ASK_EACH_EVERY_S = 5.0
 KEY_KEPT_S = 2.5
 MOST_OF_ONE = 600
 
@@ -92,22 +95,30 @@ class EventStreams:
         return valid
 
     async def _run(self) -> None:
+        newest, asked_at = 0, -math.inf
         while self._watchers and not self._stopping.is_set():
             try:
-                for job_id, newest, settled in await run_in_threadpool(
-                    _standing, self._database, list(self._watchers)
-                ):
-                    for watcher in self._watchers.get(job_id, ()):
-                        if settled or newest > watcher.seen:
-                            watcher.woken.set()
+                newest, changed = await run_in_threadpool(_changed, self._database, newest)
+                self._wake(changed)
+                if time.monotonic() - asked_at >= ASK_EACH_EVERY_S:
+                    found = await run_in_threadpool(_each, self._database, list(self._watchers))
+                    self._wake(
+                        job_id
+                        for job_id, last, settled in found
+                        if settled or any((last or 0) > one.seen for one in self._watchers.get(job_id, ()))
+                    )
+                    asked_at = time.monotonic()
             except SQLAlchemyError as error:  # e.g. the database is restarting: the next poll retries
                 _log.warning("events cannot be read now: %s", type(error).__name__)
             try:
                 await asyncio.wait_for(self._stopping.wait(), LOOK_EVERY_S)
             except TimeoutError:
                 pass
-        for watchers in self._watchers.values():
-            for watcher in watchers:
+        self._wake(list(self._watchers))
+
+    def _wake(self, job_ids: Iterable[str]) -> None:
+        for job_id in job_ids:
+            for watcher in self._watchers.get(job_id, ()):
                 watcher.woken.set()
 
 
@@ -121,14 +132,20 @@ def _is_valid(database: Database, key_id: str) -> bool:
         return False
 
 
-def _standing(database: Database, job_ids: Collection[str]) -> list[tuple[str, int, bool]]:
-    """Return for each job its id, its newest event id (0: none), and whether no more events will come.
+def _changed(database: Database, since: int) -> tuple[int, list[str]]:
+    """Return the newest event id, and the jobs with events after `since` (none at the very first poll)."""
+    with database.read() as session:
+        newest = session.scalar(select(func.max(Event.id))) or 0
+        if not since or newest <= since:
+            return max(newest, since), []
+        return newest, list(session.scalars(select(Event.job_id).where(Event.id > since).distinct()))
 
-    It asks for each job by itself: ids of different jobs do not become visible in order (PostgreSQL assigns them before commit).
-    """
+
+def _each(database: Database, job_ids: Collection[str]) -> list[tuple[str, int | None, bool]]:
+    """Return for each job its id, its newest event id, and whether no more events will come."""
     newest = select(func.max(Event.id)).where(Event.job_id == Job.id).scalar_subquery()
     waiting = exists().where(Evaluation.job_id == Job.id, Evaluation.state.not_in(FINAL_STATES))
     settled = Job.state.in_(FINAL_STATES) & ~waiting
     with database.read() as session:
         rows = session.execute(select(Job.id, newest, settled).where(Job.id.in_(job_ids))).all()
-    return [(row[0], row[1] or 0, bool(row[2])) for row in rows]
+    return [(row[0], row[1], bool(row[2])) for row in rows]

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 from sqlalchemy import func, select
 
+from services.api.streams import ASK_EACH_EVERY_S
 from services.db.models import Event, Job
 from services.jobs import events
 from services.jobs.endings import end_job
@@ -78,7 +79,7 @@ def test_streams_tell_every_event_once_and_end_with_their_jobs(filled: Filled, t
             for number in range(4):
                 await asyncio.to_thread(tell, number % 2)
             number = await asyncio.to_thread(late)
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + ASK_EACH_EVERY_S + 5
             while number not in told[0]:
                 assert time.monotonic() < deadline, "an event that became visible late is not told"
                 await asyncio.sleep(0.05)
