@@ -19,25 +19,16 @@ from services.api.deps import check_form
 from services.api.hosts import HostCheck
 from services.api.routes import evaluations, events, health, jobs, keys, leaderboard
 from services.api.streams import EventStreams
-from services.dashboard import (
-    boards,
-    checks,
-    compare,
-    exports,
-    login,
-    pages,
-    reference,
-    runs,
-    workers,
-)
+from services.dashboard import boards, checks, compare, exports, login, pages, reference, runs, workers
 from services.dashboard import keys as key_pages
 from services.db.session import database
 from services.db.upgrade import upgrade
 from services.observing.metrics import Metrics
 from services.observing.requests import Observed
 from services.settings import Settings, get_settings
-from services.worker.app import EmbeddedWorker
 from services.worker.app import app as celery
+from services.worker.app import tell
+from services.worker.context import stop_worker, worker_context
 from services.worker.dispatch import Dispatcher
 
 _ABOUT = """Takes a reference PyTorch module and gives back a faster drop-in module, with evidence.
@@ -60,7 +51,7 @@ class Application(FastAPI):
         app: ASGIApp = Compression(super().build_middleware_stack())
         app = Authentication(app, self.state.database, settings)
         app = HostCheck(app, settings.allowed_hosts, settings.max_body_bytes, settings.body_seconds)
-        return Observed(app, self.state.metrics.http)
+        return Observed(app, self.state.metrics)
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document, including the responses of middleware."""
@@ -72,7 +63,7 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
 
     Args:
         settings: the settings; by default read from the environment.
-        with_worker: also run a worker for this machine's device in a thread of this process.
+        with_worker: also run a worker for this machine's device in threads of this process.
     """
     settings = settings or get_settings()
 
@@ -81,18 +72,17 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
         await run_in_threadpool(upgrade, app.state.database)
         app.state.stopping = asyncio.Event()
         app.state.streams = EventStreams(app.state.database, app.state.stopping, settings.streams_per_key)
-        dispatcher = Dispatcher(app.state.database, celery, settings.max_lost_workers, settings.audit_days)
-        worker = EmbeddedWorker(celery, settings.device) if with_worker else None
-        if worker:
-            worker.start()
+        dispatcher = Dispatcher(app.state.database, tell, settings.max_lost_workers, settings.audit_days)
+        if with_worker:
+            worker_context().slots.start()
         dispatcher.start()
         try:
             yield
         finally:
             app.state.stopping.set()
             await run_in_threadpool(dispatcher.stop)
-            if worker:
-                await run_in_threadpool(worker.stop)
+            if with_worker:
+                await run_in_threadpool(stop_worker)
 
     app = Application(
         title="Kernelwright",

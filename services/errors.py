@@ -15,26 +15,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
 
 class ServiceError(Exception):
-    """Base of all errors that this package raises on purpose; `str()` is a sentence for people."""
+    """Base of all errors that this package raises on purpose; `str()` is a sentence for people, `status` the HTTP status."""
+
+    status: ClassVar[int] = 500
 
 
 class NotFound(ServiceError):
     """The requested object does not exist."""
 
+    status = 404
+
 
 class NotReady(ServiceError):
     """The requested object is not available, or not yet."""
+
+    status = 409
 
 
 class Conflict(ServiceError):
     """The request contradicts an earlier one."""
 
+    status = 409
+
 
 class Forbidden(ServiceError):
     """The caller is known but may not do this."""
+
+    status = 403
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,8 @@ class QuotaExceeded(ServiceError):
         spent: the quota and its usage.
     """
 
+    status = 429
+
     def __init__(self, message: str, spent: Spent) -> None:
         super().__init__(message)
         self.spent = spent
@@ -81,6 +94,8 @@ class Refused(ServiceError):
     Args:
         errors: the invalid fields.
     """
+
+    status = 422
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
         super().__init__("; ".join(f"{error.field}: {error.message}" for error in errors))

@@ -274,7 +274,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> str:
             )
         )
     metrics = Metrics(base)
-    metrics.http.answered("GET", "/jobs", 200, 0.01)
+    metrics.latency.labels("GET", "/jobs", "200").observe(0.01)
     base.close()
     return metrics.text().decode()
 

@@ -34,10 +34,6 @@ async def get_settings(request: Request) -> Settings:
 
 async def get_caller(request: Request) -> Caller:
     """Return the caller that `Authentication` identified."""
-    return _caller(request)
-
-
-def _caller(request: Request) -> Caller:
     return cast(Caller, request.scope[CALLER])
 
 
@@ -47,7 +43,7 @@ CallerDep = Annotated[Caller, Depends(get_caller)]
 # Dependencies call each other directly, because FastAPI resolves each nested dependency again at every request.
 async def get_database(request: Request) -> Database:
     """Return the database limited to the caller's rows, for routes that outlive a session (streams)."""
-    return cast(Database, request.app.state.database).seen_by(_caller(request).viewer)
+    return cast(Database, request.app.state.database).seen_by((await get_caller(request)).viewer)
 
 
 DatabaseDep = Annotated[Database, Depends(get_database)]
@@ -98,7 +94,7 @@ async def check_form(request: Request) -> None:
     Raises:
         Forbidden: neither the header `X-CSRF-Token` nor the form carries this login's token.
     """
-    caller = _caller(request)
+    caller = await get_caller(request)
     if caller.csrf is None or request.method in SAFE_METHODS:
         return
     given = request.headers.get("x-csrf-token") or (await form_fields(request)).get("csrf", "")

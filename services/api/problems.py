@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any
 
@@ -23,14 +24,13 @@ from services.api.problem_kinds import OF_STATUS
 from services.db.models import utc_now
 from services.db.outages import is_outage
 from services.db.trouble import of_storage
-from services.errors import Conflict, Forbidden, NotFound, NotReady, QuotaExceeded, Refused, ServiceError
+from services.errors import QuotaExceeded, Refused, ServiceError
 
 _log = logging.getLogger(__name__)
 _BACK_IN_S = "2"  # typical duration of a PostgreSQL restart
 # FastAPI's prefixes of field locations; clients know a field by its name alone.
 _PLACES = ("body", "query", "path", "header")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_STATUS_OF = {NotFound: 404, NotReady: 409, Conflict: 409, Refused: 422, Forbidden: 403, QuotaExceeded: 429}
 
 
 def problem(
@@ -70,13 +70,11 @@ def install(app: FastAPI) -> None:
     """Install handlers that answer every error of `app` with a problem document."""
 
     async def service_error(request: Request, error: Exception) -> JSONResponse:
-        status = _STATUS_OF.get(type(error), 500)  # type: ignore[call-overload]
-        errors = None
-        if isinstance(error, Refused):
-            errors = [{"field": item.field, "message": item.message} for item in error.errors]
+        assert isinstance(error, ServiceError)
         if isinstance(error, QuotaExceeded):
             return _over_quota(error)
-        return problem(status, str(error), errors)
+        errors = [asdict(item) for item in error.errors] if isinstance(error, Refused) else None
+        return problem(error.status, str(error), errors)
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)

@@ -165,10 +165,7 @@ class Client:
         return self._until(lambda: self.job(job_id), seconds, f"job {job_id}")
 
     def fetch(
-        self,
-        job_id: str,
-        path: str | Path,
-        on_progress: Callable[[int, int | None], None] | None = None,
+        self, job_id: str, path: str | Path, on_progress: Callable[[int, int | None], None] | None = None
     ) -> Path:
         """Download a job's bundle to a file, which appears once it is complete.
 

@@ -177,9 +177,7 @@ def problem_of(response: httpx.Response) -> Problem:
         document = None
     if not isinstance(document, dict):
         return kind(
-            status,
-            f"the answer was {status} {response.reason_phrase}",
-            retry_after_s=retry_after(response),
+            status, f"the answer was {status} {response.reason_phrase}", retry_after_s=retry_after(response)
         )
     listed = document.get("errors")
     errors = [

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from services.commands.terminal import AsJson, give_up, print_json, print_line
+from services.commands.terminal import AsJson, Bundle, give_up, print_json, print_line
 
 EXIT_UNSOUND, EXIT_CANNOT = 1, 2
 
 
 def apply(
-    bundle: Annotated[Path, typer.Argument(help="A bundle: the zip, or the folder unpacked from it.")],
+    bundle: Bundle,
     model: Annotated[
         str, typer.Option(help="FILE.py:NAME, a class or function that makes your model without arguments.")
     ],

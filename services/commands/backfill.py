@@ -7,9 +7,7 @@ from rich.console import Console
 from services.commands.terminal import AsJson, open_database, print_json, print_line
 
 
-def backfill_leaderboard(
-    as_json: AsJson = False,
-) -> None:
+def backfill_leaderboard(as_json: AsJson = False) -> None:
     """Put jobs on the leaderboard that rank and are not on it, as of when they ended; run again, it changes nothing.
 
     It works on the database of this machine's settings, also while the service runs.

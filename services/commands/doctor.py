@@ -9,9 +9,7 @@ from evaluator.doctor.findings import BAD, GOOD, Line, Section
 from services.commands.terminal import AsJson
 
 
-def doctor(
-    as_json: AsJson = False,
-) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Say what this machine can judge. Exit status: 0 something, and all is well; 1 the database is not; 2 nothing."""
     from evaluator.folders import default_work_dir
     from services.settings import get_settings

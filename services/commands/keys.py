@@ -38,11 +38,11 @@ def create(
 
     Example: kernelwright keys create laptop --user ada --scope admin
     """
-    from services.users import key_management
+    from services.users import keys
     from services.users.audit import FROM_THE_MACHINE
 
     with _writing() as session:
-        made = key_management.give_key(session, FROM_THE_MACHINE, user, name, scope, expires_days or None)
+        made = keys.make_key(session, FROM_THE_MACHINE, user, name, scope, expires_days or None)
     _show_new(made, as_json=as_json)
 
 
@@ -96,22 +96,22 @@ def rotate(
 
     Example: kernelwright keys rotate kw_ab12cd34 --grace-hours 2
     """
-    from services.users import key_management
+    from services.users import keys
     from services.users.audit import FROM_THE_MACHINE
 
     with _writing() as session:
-        made = key_management.rotate_key(session, FROM_THE_MACHINE, key, grace_hours)
+        made = keys.rotate_key(session, FROM_THE_MACHINE, key, grace_hours)
     _show_new(made, as_json=as_json)
 
 
 @app.command()
 def revoke(key: Named) -> None:
     """End a key at once and for good, with the logins made with it."""
-    from services.users import key_management
+    from services.users import keys
     from services.users.audit import FROM_THE_MACHINE
 
     with _writing() as session:
-        row, user = key_management.revoke_key(session, FROM_THE_MACHINE, key)
+        row, user = keys.revoke_key(session, FROM_THE_MACHINE, key)
     Console(stderr=True).print(f"{row.prefix} of {user.name} is revoked", highlight=False)
 
 
@@ -134,7 +134,7 @@ def quota(
 
     from services.db.models import User
     from services.errors import NotFound
-    from services.users import key_management, quotas
+    from services.users import quotas
     from services.users.audit import FROM_THE_MACHINE
 
     with _writing() as session:
@@ -151,7 +151,7 @@ def quota(
             problems = "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
             give_up(problems)
         if settings:
-            key_management.set_quotas(session, FROM_THE_MACHINE, row, found)
+            quotas.set_quotas(session, FROM_THE_MACHINE, row, found)
         shown = [(one.quota, one.used) for one in quotas.standing_of(session, row.id).spent]
     used = dict(shown)
     table = Table("quota", "limit", "used")

@@ -9,7 +9,7 @@ import typer
 
 from services.client import DEFAULT_URL
 from services.commands.remote import Url
-from services.commands.terminal import KeyFile, KeyNotSent, PlainHttp, give_up, key_from
+from services.commands.terminal import KeyFile, KeyNotSent, MinimumTier, PlainHttp, give_up, key_from
 
 
 def mcp(
@@ -17,9 +17,7 @@ def mcp(
         Path, typer.Option(help="The folder whose files may be read; nothing outside of it is.")
     ] = Path(),
     device: Annotated[str, typer.Option(help="cpu or cuda: where this machine judges.")] = "cpu",
-    minimum_tier: Annotated[
-        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
-    ] = "landlock",
+    minimum_tier: MinimumTier = "landlock",
     url: Url = DEFAULT_URL,
     key_file: KeyFile = None,
     plain_http: PlainHttp = False,

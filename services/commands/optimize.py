@@ -13,7 +13,19 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from services.commands.terminal import AsJson, give_up, json_of, task_field, text_of, wrong_fields
+from services.commands.terminal import (
+    AsJson,
+    BudgetCandidates,
+    BudgetUsd,
+    Space,
+    Task,
+    Traffic,
+    give_up,
+    json_of,
+    task_field,
+    text_of,
+    wrong_fields,
+)
 from services.commands.working import Out, end, work_here
 from services.jobs.views import JobView
 
@@ -31,14 +43,14 @@ def _those_that_propose(origins: list[str] | None) -> list[str] | None:
 
 
 def optimize(
-    task: Annotated[str, typer.Argument(help="A task file, or the name of a task of the catalogue.")],
+    task: Task,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
-    budget_usd: Annotated[float | None, typer.Option(help="US dollars for model calls.")] = None,
+    budget_usd: BudgetUsd = None,
     budget_seconds: Annotated[
         float | None,
         typer.Option(help="Wall-clock seconds for all of it; what is not done by then is left out."),
     ] = None,
-    budget_candidates: Annotated[int | None, typer.Option(help="How many candidates are judged.")] = None,
+    budget_candidates: BudgetCandidates = None,
     budget_tokens: Annotated[
         int | None, typer.Option(help="Tokens of model calls, prompts included.")
     ] = None,
@@ -56,14 +68,8 @@ def optimize(
     start_from: Annotated[
         Path | None, typer.Option("--from", help="A candidate or a kernel (.py, .cu, .cpp) to begin with.")
     ] = None,
-    traffic: Annotated[
-        Path | None,
-        typer.Option(help='Your own shapes as JSON: [{"dims": {"rows": 4}, "weight": 12}, ...].'),
-    ] = None,
-    space: Annotated[
-        Path | None,
-        typer.Option(help='Instead of sizes that are inferred, as JSON: {"rows": {"max": 64}, ...}.'),
-    ] = None,
+    traffic: Traffic = None,
+    space: Space = None,
     model: Annotated[
         list[str] | None, typer.Option(help="A model to ask; repeat. Default: KERNELWRIGHT_LLM_MODEL.")
     ] = None,

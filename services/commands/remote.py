@@ -23,9 +23,14 @@ from services.client.sending import KEY_VARIABLE
 from services.commands.showing import Following, leaderboard
 from services.commands.terminal import (
     AsJson,
+    BudgetCandidates,
+    BudgetUsd,
     KeyFile,
     KeyNotSent,
     PlainHttp,
+    Space,
+    Task,
+    Traffic,
     give_up,
     json_of,
     key_from,
@@ -45,20 +50,14 @@ _SHOWN_JOBS = 20
 
 
 def submit(
-    task: Annotated[str, typer.Argument(help="A task file, or the name of a task of the catalogue.")],
+    task: Task,
     url: Url = DEFAULT_URL,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the service's own by default.")] = None,
-    budget_usd: Annotated[float | None, typer.Option(help="US dollars for model calls.")] = None,
+    budget_usd: BudgetUsd = None,
     budget_seconds: Annotated[float | None, typer.Option(help="Wall-clock seconds for all of it.")] = None,
-    budget_candidates: Annotated[int | None, typer.Option(help="How many candidates are judged.")] = None,
-    traffic: Annotated[
-        Path | None,
-        typer.Option(help='Your own shapes as JSON: [{"dims": {"rows": 4}, "weight": 12}, ...].'),
-    ] = None,
-    space: Annotated[
-        Path | None,
-        typer.Option(help='Instead of sizes that are inferred, as JSON: {"rows": {"max": 64}, ...}.'),
-    ] = None,
+    budget_candidates: BudgetCandidates = None,
+    traffic: Traffic = None,
+    space: Space = None,
     priority: Annotated[
         int | None, typer.Option(help="Which of your own jobs go first: the greater, from -4 to 4.")
     ] = None,
@@ -160,7 +159,7 @@ def watch(
     with _service(url, key_file, plain_http) as client:
         with Following(console) as following:
             for event in client.watch(job_id):
-                following.tell(event.model_dump(mode="json"))
+                following.tell(event)
         job = client.job(job_id)
         found = list(client.candidates(job_id))
     winner = job.winner.sha256 if job.winner else None
@@ -184,9 +183,7 @@ def fetch(
     ):
         row = bar.add_task("bundle", total=None)
         path = client.fetch(
-            job_id,
-            out or Path(),
-            lambda done, total: bar.update(row, completed=done, total=total),
+            job_id, out or Path(), lambda done, total: bar.update(row, completed=done, total=total)
         )
     print(path)  # noqa: T201 - the program's output
 

@@ -30,15 +30,13 @@ def replay(
     from agent.records import PREFIXES, Records
     from agent.replay import replay as replay_job
     from services.db.models import Job
-    from services.db.session import database
-    from services.db.upgrade import upgrade
+    from services.db.upgrade import newest
     from services.jobs.lease import Lease
     from services.jobs.rows import job_spec
     from services.jobs.store import SqlJobStore
     from services.settings import get_settings
 
-    base = database(get_settings().database)
-    upgrade(base)
+    base = newest(get_settings().database)
     with base.read() as session:
         row = session.get(Job, job)
         spec = job_spec(row) if row is not None else None

@@ -76,14 +76,11 @@ def serve(
 
 
 def _has_keys() -> bool:
-    from services.db.session import database
-    from services.db.upgrade import upgrade
+    from services.db.upgrade import newest
     from services.settings import get_settings
     from services.users.keys import any_key
 
-    base = database(get_settings().database)
-    upgrade(base)
-    with base.read() as session:
+    with newest(get_settings().database).read() as session:
         return any_key(session)
 
 
@@ -157,12 +154,11 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
 
 def _begin_self_check() -> None:
     """Start the worker's self-check early: its referee starts slowly, while the other modules are imported."""
-    from services.db.session import database
-    from services.db.upgrade import upgrade
+    from services.db.upgrade import newest
     from services.settings import get_settings
     from services.worker.context import worker_context
 
-    upgrade(database(get_settings().database))
+    newest(get_settings().database)
     worker_context()
 
 

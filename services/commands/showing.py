@@ -15,6 +15,7 @@ from rich.text import Text
 
 from evaluator.verdict import by_size
 from services.dashboard import event_text, formats, ranking, words
+from services.jobs.views import EventView
 from services.plain_text import plain_line
 
 _STYLES = {"good": "green", "bad": "red", "cheat": "magenta", "warn": "yellow"}
@@ -45,11 +46,11 @@ class Following:
         """Seconds since the start."""
         return time.monotonic() - self._start
 
-    def tell(self, event: Mapping[str, Any]) -> None:
-        """Show one event, as GET /jobs/{id}/events sends it."""
+    def tell(self, event: EventView) -> None:
+        """Show one event."""
         line = event_line(event)
-        if event["name"] == event_text.PROGRESS_EVENT:
-            text = plain_line(event_text.progress(event["data"]))
+        if event.name == event_text.PROGRESS_EVENT:
+            text = plain_line(event_text.progress(event.data))
             self._doing.update(text=Text(text, style="cyan"))
             if self._chatty and time.monotonic() - self._said_at > _SAY_EVERY_S:
                 line = Text(text, style="cyan")
@@ -119,12 +120,11 @@ def _cells(row: ranking.Row, weighted: bool) -> list[Text]:
     ]
 
 
-def event_line(event: Mapping[str, Any]) -> Text | None:
+def event_line(event: EventView) -> Text | None:
     """One event as a line, worded as on the job's page; None for events that the leaderboard shows better."""
-    name, data = event["name"], event["data"]
-    if name not in _TOLD or (name == "budget.spent" and "tokens" in data):
+    if event.name not in _TOLD or (event.name == "budget.spent" and "tokens" in event.data):
         return None
-    said = event_text.say(name, data)
+    said = event_text.say(event.name, event.data)
     line = Text(plain_line(said.what), style=_STYLES.get(said.tone, "dim"))
     return line.append(f": {plain_line(said.detail)}" if said.detail else "", style="default")
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from services.commands.terminal import AsJson, give_up, print_json, print_line
+from services.commands.terminal import AsJson, MinimumTier, give_up, print_json, print_line
 
 app = typer.Typer(
     no_args_is_help=True, help="The reference problems: those of the project and imported ones."
@@ -59,12 +59,9 @@ def list_tasks(as_json: AsJson = False) -> None:
 def import_tasks(
     path: Annotated[Path, typer.Argument(help="A checkout of KernelBench, any version.")],
     device: Annotated[str, typer.Option(help="cpu or cuda: where tasks are looked at.")] = "cpu",
-    minimum_tier: Annotated[
-        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
-    ] = "landlock",
+    minimum_tier: MinimumTier = "landlock",
     jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Files looked at side by side. Default: by cores and memory."),
+        int | None, typer.Option(min=1, help="Files looked at side by side. Default: by cores and memory.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Shared helpers of the commands: the TASK argument, service keys, the data folder, and output.
+"""What commands share: arguments and options, service keys, the data folder, and output.
 
 A key is never a command-line argument, since every process on the machine can read those. `services.client.sending` handles
 everything else about keys, including the environment's.
@@ -30,6 +30,17 @@ KeyFile = Annotated[
         help=f"File with the key of the service; else {KEY_VARIABLE} is used, if it is set.",
     ),
 ]
+Task = Annotated[str, typer.Argument(help="A task file, or the name of a task of the catalogue.")]
+Bundle = Annotated[Path, typer.Argument(help="A bundle: the zip, or the folder unpacked from it.")]
+BudgetUsd = Annotated[float | None, typer.Option(help="US dollars for model calls.")]
+BudgetCandidates = Annotated[int | None, typer.Option(help="How many candidates are judged.")]
+Traffic = Annotated[
+    Path | None, typer.Option(help='Your own shapes as JSON: [{"dims": {"rows": 4}, "weight": 12}, ...].')
+]
+Space = Annotated[
+    Path | None, typer.Option(help='Instead of sizes that are inferred, as JSON: {"rows": {"max": 64}, ...}.')
+]
+MinimumTier = Annotated[str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")]
 PlainHttp = Annotated[
     bool,
     typer.Option(
@@ -124,13 +135,10 @@ def close_data_folder(say: Console) -> None:
 
 def open_database(say: Console) -> Database:
     """Open the configured database and upgrade its schema; makes the data folder private if the database is a file in it."""
-    from services.db.session import database
-    from services.db.upgrade import upgrade
+    from services.db.upgrade import newest
     from services.settings import get_settings
 
     settings = get_settings()
     if not settings.database_url:  # with PostgreSQL, the user need not own the data folder
         close_data_folder(say)
-    base = database(settings.database)
-    upgrade(base)
-    return base
+    return newest(settings.database)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from services.commands.terminal import AsJson, give_up, print_json, print_line
+from services.commands.terminal import AsJson, Bundle, MinimumTier, give_up, print_json, print_line
 
 if TYPE_CHECKING:
     from agent.upkeep.verifying import Verification
@@ -18,7 +18,7 @@ EXITS = {"holds": 0, "regressed": 1, "unmeasured": 2}
 
 
 def verify(
-    bundle: Annotated[Path, typer.Argument(help="A bundle: the zip, or the folder unpacked from it.")],
+    bundle: Bundle,
     max_regression: Annotated[
         str, typer.Option(help="By how much a speedup may fall, such as 2% or 0.02.")
     ] = "2%",
@@ -26,9 +26,7 @@ def verify(
         str, typer.Option(help="confirm (as the evidence was made) or screen (quicker, wider intervals).")
     ] = "confirm",
     as_json: AsJson = False,
-    minimum_tier: Annotated[
-        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
-    ] = "landlock",
+    minimum_tier: MinimumTier = "landlock",
     work_dir: Annotated[Path | None, typer.Option(help="Folder for caches.")] = None,
 ) -> None:
     """Measure a bundle once more with the referee and compare with its evidence, after a change of torch, driver, power limit or GPU.

@@ -30,9 +30,7 @@ _NEEDED = (
 )
 
 
-def worker(
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
-) -> None:
+def worker(log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO") -> None:
     """Work on jobs for a service on other machines.
 
     Settings are environment variables: KERNELWRIGHT_DATABASE_URL and KERNELWRIGHT_BROKER_URL say where the service is,

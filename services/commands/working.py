@@ -127,7 +127,7 @@ def _follow(base: Any, job_id: str, work: threading.Thread, say: Console, *, sho
                 candidates = read.list_candidates(session, job_id) if found and show else None
             for event in found:
                 seen = event.id
-                following.tell(event.model_dump(mode="json"))
+                following.tell(event)
             if candidates is not None:
                 following.board = leaderboard([view.model_dump(mode="json") for view in candidates])
             if not running:

@@ -6,6 +6,7 @@ Plain functions of stored data: pages can be rendered and tested without a serve
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from agent.performance import bad_regions, rate_map
@@ -13,6 +14,7 @@ from agent.performance.money import Prices, Serving, serving
 from evaluator.verdict import compiled_words, from_json
 from services.dashboard import charts, event_text, formats, listing, ranking, words
 from services.db.models import FINAL_STATES
+from services.jobs.views import EventView
 
 EVENTS_SHOWN = 50
 # A job may have thousands of candidates; all of them are in the tables as data.
@@ -24,7 +26,7 @@ def job_context(
     job: Mapping[str, Any],
     candidates: Sequence[Mapping[str, Any]],
     reference: str,
-    events: Sequence[Mapping[str, Any]],
+    events: Sequence[EventView],
     held_out: Mapping[str, Any] | None,
     prices: Prices | None = None,
     *,
@@ -50,7 +52,7 @@ def job_context(
     shown = job.get("winner") or job.get("best") or {}
     labels = {one["sha256"]: one["label"] for one in candidates}
     events = [_labelled(event, labels) for event in events]
-    told = [event for event in events if event["name"] != event_text.PROGRESS_EVENT]
+    told = [event for event in events if event.name != event_text.PROGRESS_EVENT]
     is_final = job["state"] in FINAL_STATES
     diff = listing.unified(reference, candidate["source"]) if candidate else None
     diff_shown, diff_hidden = listing.beginning(diff or ())
@@ -93,9 +95,9 @@ def job_context(
         "reference_lines": reference_lines,
         "reference_hidden": reference_hidden,
         "environment": ranking.how_measured(verdict) or ranking.environment_of(candidates),
-        "events": event_text.timeline(told[-EVENTS_SHOWN:], job.get("created_at")),
+        "events": event_text.timeline(told[-EVENTS_SHOWN:], datetime.fromisoformat(job["created_at"])),
         "events_hidden": max(0, len(told) - EVENTS_SHOWN) + earlier_events,
-        "last_event_id": events[-1]["id"] if events else 0,
+        "last_event_id": events[-1].id if events else 0,
         "activity": event_text.activity(events),
         "profile": event_text.profile(events),
         "ceilings": event_text.ceilings(events),
@@ -154,11 +156,12 @@ def _headline_interval(job: Mapping[str, Any], shown: Mapping[str, Any]) -> tupl
     return formats.interval_bounds(shown.get("ci95"))
 
 
-def _labelled(event: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any]:
+def _labelled(event: EventView, labels: Mapping[str, str]) -> EventView:
     """Return the event, adding its candidate's label if only the digest was stored."""
-    data = event.get("data") or {}
-    label = labels.get(str(data.get("sha256")))
-    return event if data.get("label") or not label else {**event, "data": {**data, "label": label}}
+    label = labels.get(str(event.data.get("sha256")))
+    if event.data.get("label") or not label:
+        return event
+    return event.model_copy(update={"data": {**event.data, "label": label}})
 
 
 def candidate_context(

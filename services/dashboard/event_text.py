@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from services.dashboard import formats, words
+from services.jobs.views import EventView
 
 Data = Mapping[str, Any]
 
@@ -92,10 +94,9 @@ def progress(data: Data) -> str:
     return f"{said}: {text}" if text else said
 
 
-def activity(events: Sequence[Mapping[str, Any]]) -> str:
+def activity(events: Sequence[EventView]) -> str:
     """The job's current activity, according to its events."""
-    name = str(events[-1]["name"]) if events else "job.queued"
-    data: Data = (events[-1].get("data") or {}) if events else {}
+    name, data = (events[-1].name, events[-1].data) if events else ("job.queued", {})
     label = _label(data)
     match name:
         case "job.queued":
@@ -116,36 +117,36 @@ def activity(events: Sequence[Mapping[str, Any]]) -> str:
             return "Looking for the next candidate"
 
 
-def profile(events: Sequence[Mapping[str, Any]]) -> list[str]:
+def profile(events: Sequence[EventView]) -> list[str]:
     """Sentences on where the reference spends its time; empty if it was not profiled."""
-    found = [event.get("data") or {} for event in events if event["name"] == "task.profiled"]
-    return [line for line in _text(found[-1], "text").splitlines() if line.strip()] if found else []
+    return [line for line in _text(_profiled(events), "text").splitlines() if line.strip()]
 
 
-def ceilings(events: Sequence[Mapping[str, Any]]) -> str:
+def ceilings(events: Sequence[EventView]) -> str:
     """The measured ceilings behind the profile's roofline: ``memory 4.01 TB/s, bfloat16 712 TFLOP/s``; empty if unknown."""
-    found = [event.get("data") or {} for event in events if event["name"] == "task.profiled"]
-    rates = found[-1].get("ceilings") if found else None
-    if not isinstance(rates, Mapping):
-        return ""
     told = []
-    for name, rate in rates.items():
+    for name, rate in (_profiled(events).get("ceilings") or {}).items():
         for ending, unit in (("_bytes_per_s", "B/s"), ("_flops_per_s", "FLOP/s")):
             if name.endswith(ending) and formats.finite(rate) is not None:
                 told.append(f"{words.spaced(name.removesuffix(ending))} {formats.rate(rate, unit)}")
     return ", ".join(told)
 
 
-def timeline(events: Sequence[Mapping[str, Any]], created_at: object) -> list[dict[str, Any]]:
+def _profiled(events: Sequence[EventView]) -> Data:
+    """The data of the last profile."""
+    return next((event.data for event in reversed(events) if event.name == "task.profiled"), {})
+
+
+def timeline(events: Sequence[EventView], created_at: datetime) -> list[dict[str, Any]]:
     """Events in words, newest first, each with the time since the job was created."""
-    begun = formats.moment(created_at)
-    told = []
-    for event in reversed(events):
-        said = say(str(event["name"]), event.get("data") or {})
-        when = formats.moment(event.get("time"))
-        offset = formats.offset((when - begun).total_seconds()) if when and begun else "?"
-        told.append({"time": event.get("time"), "offset": offset, "said": said})
-    return told
+    return [
+        {
+            "time": event.time.isoformat(),
+            "offset": formats.offset((event.time - created_at).total_seconds()),
+            "said": say(event.name, event.data),
+        }
+        for event in reversed(events)
+    ]
 
 
 def _text(data: Data, key: str) -> str:

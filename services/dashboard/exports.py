@@ -157,9 +157,9 @@ def job_plot(session: SessionDep, job_id: str, file: str) -> Response:
         return _svg(str(draw(drawn["chart"], as_file=True)))
     if name == "search":
         chart = charts.search_chart([one for one in found.candidates if not ranking.is_delivery(one)])
-        return _svg(standalone(chart.svg()))
+        return _chart(chart)
     timed, summary = ranking.timed_shapes(found.verdict), ranking.summary_of(found.verdict)
-    return _svg(standalone(charts.shape_chart(timed, summary=summary).svg()))
+    return _chart(charts.shape_chart(timed, summary=summary))
 
 
 @router.get("/ui/candidates/{candidate_id}/plots/{file}")
@@ -169,7 +169,7 @@ def candidate_plot(session: SessionDep, candidate_id: str, file: str) -> Respons
     verdict = ranking.verdict_in(plain(read.get_candidate(session, candidate_id)), phase)
     timed, summary = ranking.timed_shapes(verdict), ranking.summary_of(verdict)
     chart = charts.shape_chart(timed, summary=summary, name=phase)
-    return _svg(standalone(chart.svg()))
+    return _chart(chart)
 
 
 @router.get("/ui/leaderboard/{task}/plots/history.svg")
@@ -177,7 +177,7 @@ def history_plot(session: SessionDep, task: str, gpu: Text = None, platform: Tex
     """First place of a board over time."""
     held = reading.history(session, task, **selection(gpu=gpu, platform=platform))
     chart = charts.history_chart([plain(view) for view in held], utc_now())
-    return _svg(standalone(chart.svg()))
+    return _chart(chart)
 
 
 class _Measured:
@@ -231,11 +231,12 @@ def _svg(markup: str) -> Response:
     return Response(markup, media_type="image/svg+xml", headers=_SVG_HEADERS)
 
 
-def standalone(markup: str) -> str:
-    """Return one chart's markup with an inline style sheet."""
+def _chart(chart: charts.Chart) -> Response:
+    """Respond with one chart's markup and an inline style sheet."""
+    markup = str(chart.svg())
     start = markup.index("<svg")
     end = markup.index(">", start) + 1  # attributes are escaped, so the first `>` ends the tag
-    return f"{markup[start:end]}\n<style>\n{_style()}</style>{markup[end:]}"
+    return _svg(f"{markup[start:end]}\n<style>\n{_style()}</style>{markup[end:]}")
 
 
 @cache

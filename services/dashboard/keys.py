@@ -14,7 +14,7 @@ from services.api.key_views import KeyRequest, key_view
 from services.dashboard.rendering import page, plain, render
 from services.dashboard.words import Word
 from services.errors import Refused
-from services.users import audit, key_management, keys
+from services.users import audit, keys
 from services.users.keys import NewKey
 
 router = APIRouter(route_class=Route, include_in_schema=False)
@@ -42,9 +42,7 @@ def make_key(session: SessionDep, caller: AdminDep, sent: FormDep) -> Response:
     wanted: dict[str, Any] = {**form, "expires_days": form["expires_days"].strip() or None}
     try:
         asked = KeyRequest.model_validate(wanted)
-        made = key_management.give_key(
-            session, caller, asked.user, asked.name, asked.scope, asked.expires_days
-        )
+        made = keys.make_key(session, caller, asked.user, asked.name, asked.scope, asked.expires_days)
     except ValidationError as error:
         found = [(str(item["loc"][0]), str(item["msg"])) for item in error.errors(include_input=False)]
         return _page(session, form=form, errors=found, status=422)
@@ -60,7 +58,7 @@ def make_key(session: SessionDep, caller: AdminDep, sent: FormDep) -> Response:
 @page
 def rotate_key(session: SessionDep, caller: AdminDep, key_id: str) -> Response:
     """The page again, with the text of the key that takes the place of another, this one time."""
-    made = key_management.rotate_key(session, caller, key_id, _GRACE_HOURS)
+    made = keys.rotate_key(session, caller, key_id, _GRACE_HOURS)
     session.commit()
     return _page(session, made=made)
 
@@ -69,7 +67,7 @@ def rotate_key(session: SessionDep, caller: AdminDep, key_id: str) -> Response:
 @page
 def revoke_key(session: SessionDep, caller: AdminDep, key_id: str) -> Response:
     """303 to the page, without a key more."""
-    key_management.revoke_key(session, caller, key_id)
+    keys.revoke_key(session, caller, key_id)
     session.commit()
     return RedirectResponse("/ui/keys", status_code=303)
 

@@ -80,7 +80,7 @@ def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Respons
         job,
         candidates,
         row.task_source,
-        [plain(view) for view in events],
+        events,
         held_out,
         Prices(settings.gpu_prices, settings.energy_price),
         earlier_events=earlier,

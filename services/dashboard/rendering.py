@@ -46,7 +46,7 @@ PAGE_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-_REFUSALS = {NotFound: (404, "Not found"), Conflict: (409, "Not done"), Refused: (422, "No such page")}
+_TITLES = {404: "Not found", 409: "Not done", 422: "No such page"}
 
 
 @cache
@@ -71,10 +71,7 @@ def environment() -> Environment:
     """The template environment: escapes everything and raises on undefined names."""
     names = "speedup interval microseconds seconds dollars count percent ratio weight clock clock_short dims breakable px"
     filters: dict[str, Callable[..., Any]] = {name: getattr(formats, name) for name in names.split()}
-    filters |= {
-        "lines_of_code": lines_of_code,
-        "by_size": _by_size,
-    }
+    filters |= {"lines_of_code": lines_of_code, "by_size": _by_size}
     jinja = pages.environment(HERE / "templates", filters)
     jinja.globals.update(
         words=words,
@@ -109,8 +106,7 @@ def page(endpoint: Callable[..., Response]) -> Callable[..., Response]:
         try:
             return endpoint(*args, **given)
         except (NotFound, Conflict, Refused) as error:
-            status, title = _REFUSALS[type(error)]
-            return render("error.html", status=status, title=title, detail=str(error))
+            return render("error.html", status=error.status, title=_TITLES[error.status], detail=str(error))
 
     return shown
 

@@ -12,16 +12,14 @@ values of an unexpected type are shown as missing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from evaluator.fingerprint import type_of
 from services.api.deps import CallerDep, Route, SessionDep
-from services.dashboard import exports, tables
-from services.dashboard.formats import finite
+from services.dashboard import exports, formats, tables
 from services.dashboard.rendering import render
 from services.dashboard.words import Word
 from services.db.models import Worker, utc_now
@@ -74,21 +72,19 @@ def _is_alive(silent_s: float) -> bool:
 
 
 def _worker(row: Worker, silent_s: float, *, named: bool) -> dict[str, Any]:
-    check = _mapping(row.self_check)
-    attacks = [one for one in _list(check.get("attacks")) if isinstance(one, Mapping)]
-    checked = bool(attacks)
+    report = observed.report_of(row)
     return {
         "id": hashlib.sha256(row.id.encode()).hexdigest()[:8],
         "process": row.id if named else None,
         "device": row.device,
-        "type": type_of(_mapping(check.get("device")))[:_LONGEST] or None,
+        "type": report.type[:_LONGEST] or None,
         "state": observed.state_of(row) if _is_alive(silent_s) else "silent",
         "seen_at": (utc_now() - timedelta(seconds=silent_s)).isoformat(timespec="seconds"),
         "silent_s": round(silent_s, 1),
         "tier": row.tier,
-        "attacks": len(attacks) if checked else None,
-        "held": sum(one.get("blocked") is True for one in attacks) if checked else None,
-        "busy_share": _number(check.get(observed.BUSY_SHARE)),
+        "attacks": len(report.attacks) or None,
+        "held": sum(one.blocked for one in report.attacks) if report.attacks else None,
+        "busy_share": report.busy_share,
         "problem": row.problem[:1000] if row.problem else None,
     }
 
@@ -97,39 +93,21 @@ def _devices(found: Sequence[tuple[Worker, float]]) -> list[dict[str, Any]]:
     """Devices of the listed workers, one entry per device; the most recently seen worker that reported ceilings supplies them."""
     devices: dict[tuple[str, ...], dict[str, Any]] = {}
     for row, silent_s in found:
-        check = _mapping(row.self_check)
-        environment = _mapping(check.get("device"))
-        if not environment:
+        report = observed.report_of(row)
+        if not report.device:
             continue
-        facts = {name: _fact(environment.get(name)) for name in _FACTS}
-        name = type_of(environment)[:_LONGEST]
+        facts = {name: _fact(report.device.get(name)) for name in _FACTS}
+        name = report.type[:_LONGEST]
         identity = (row.device, name, *map(str, facts.values()))
         one = devices.setdefault(
             identity, {"device": row.device, "type": name, **facts, "workers": 0, "rates": {}}
         )
         one["workers"] += _is_alive(silent_s)
-        one["rates"] = one["rates"] or _rates(check.get("ceilings"))
+        one["rates"] = one["rates"] or report.ceilings
     return sorted(devices.values(), key=lambda one: (one["device"], one["type"], str(one["gpu_uuid"])))
-
-
-def _rates(value: Any) -> dict[str, float]:
-    found = {str(name)[:_LONGEST]: _number(rate) for name, rate in _mapping(value).items()}
-    return {name: rate for name, rate in found.items() if rate is not None and rate > 0}
 
 
 def _fact(value: Any) -> str | int | float | None:
     if isinstance(value, str):
         return value[:_LONGEST]
-    return _number(value)
-
-
-def _number(value: Any) -> float | None:
-    return value if finite(value) is not None else None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else []
+    return value if formats.finite(value) is not None else None

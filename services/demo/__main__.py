@@ -56,13 +56,7 @@ def _source_of(fields: Mapping[str, Any]) -> str:
 
 
 def _run(
-    task: str,
-    folder: Path,
-    console: Console,
-    clock: Clock,
-    *,
-    device: str | None,
-    seconds: float,
+    task: str, folder: Path, console: Console, clock: Clock, *, device: str | None, seconds: float
 ) -> None:
     budget = {"seconds": seconds, **({"candidates": _OWN_CANDIDATES} if task == DEFAULT_TASK else {})}
     fields = dict(task_field(task), budget=budget, **({"device": device} if device else {}))
@@ -123,8 +117,7 @@ def main(
     ),
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the service's own by default.")] = None,
     seconds: Annotated[
-        float,
-        typer.Option(help="For the whole job; what is not done by then is left out."),
+        float, typer.Option(help="For the whole job; what is not done by then is left out.")
     ] = 600.0,
     plain: Annotated[bool, typer.Option(help="Plain lines, as when the output is no terminal.")] = False,
 ) -> None:

@@ -69,5 +69,5 @@ def _wait_for_address(process: subprocess.Popen[bytes], log: Path) -> str:
     )
 
 
-def _tail(text: str, lines: int = 15) -> str:
-    return "\n".join(text.splitlines()[-lines:])
+def _tail(text: str) -> str:
+    return "\n".join(text.splitlines()[-15:])

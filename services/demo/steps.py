@@ -75,7 +75,7 @@ class Demo:
         self._say(f"Job {job.id}: {self._client.url}{job.urls.dashboard}")
         with Following(self._console, chatty=True) as following:
             for event in self._client.watch(job.id):
-                following.tell(event.model_dump(mode="json"))
+                following.tell(event)
                 if event.name == "candidate.judged":
                     if event.data["verdict"] == "accepted":
                         self.first_accepted_s = self.first_accepted_s or following.elapsed_s

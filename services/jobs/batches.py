@@ -18,7 +18,7 @@ from agent.providers.batch import ANSWERS, ERRORS, REQUESTS, UPLOADED
 from agent.redaction import known_secrets, redact
 from agent.spec import JobSpec
 from services.db.models import Job, Step
-from services.db.types import shown_text
+from services.db.types import shown_text, upsert
 from services.errors import FieldError, NotReady, Refused
 from services.jobs import events
 from services.jobs.endings import end_job
@@ -158,8 +158,5 @@ def _sizes(folder: Path) -> dict[str, object]:
 
 def _keep(session: Session, job_id: str, name: str, value: object) -> None:
     """Create or overwrite a step. Unlike the agent's steps, these change while the job waits."""
-    row = session.get(Step, (job_id, name))
-    if row is None:
-        session.add(Step(job_id=job_id, name=name, value={"value": value}))
-    else:
-        row.value = {"value": value}
+    kept = {"value": {"value": value}}
+    upsert(session, Step, ["job_id", "name"], {"job_id": job_id, "name": name, **kept}, kept)

@@ -41,6 +41,6 @@ def decode(kind: TypeAdapter[Any], cursor: str) -> tuple[Any, ...]:
     return found[1:]
 
 
-def refused(field: str = "after") -> Refused:
+def refused() -> Refused:
     """Return the error for text that is not a cursor."""
-    return Refused([FieldError(field, "is not a cursor of this list; take `next` of the page before")])
+    return Refused([FieldError("after", "is not a cursor of this list; take `next` of the page before")])

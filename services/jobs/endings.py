@@ -12,11 +12,10 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from services.db.ids import is_id
 from services.db.models import Evaluation, Job, utc_now
 from services.db.types import shown_json, shown_text
 from services.errors import NotFound
-from services.jobs import events, tally
+from services.jobs import events, read, tally
 
 _EVENT_OF_STATE = {"succeeded": "job.finished", "failed": "job.failed", "cancelled": "job.cancelled"}
 
@@ -88,13 +87,7 @@ def cancel_evaluation(session: Session, evaluation_id: str) -> None:
     Raises:
         NotFound: no such evaluation.
     """
-    row = (
-        session.get(Evaluation, evaluation_id, with_for_update=True, populate_existing=True)
-        if is_id(evaluation_id)
-        else None
-    )
-    if row is None:
-        raise NotFound(f"there is no evaluation {evaluation_id[:40]!r}")
+    row = read.evaluation_row(session, evaluation_id, lock=True)
     if row.state == "queued":
         row.cancel_requested = True
         end_evaluation(session, row, "cancelled", "cancelled before it started", None)

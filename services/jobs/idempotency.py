@@ -48,6 +48,5 @@ def remember(session: Session, verb: str, request: Request, key: str | None, mad
 
 
 def _digest(verb: str, request: Request) -> str:
-    # Leave out unset fields that earlier versions lacked: digests stored by those versions do not include them.
-    absent = {name for name in request.LATER if getattr(request, name) is None}
-    return hashlib.sha256(f"{verb}\n{request.model_dump_json(exclude=absent)}".encode()).hexdigest()
+    # Without defaults, so that a field added by a later version changes no digest.
+    return hashlib.sha256(f"{verb}\n{request.model_dump_json(exclude_defaults=True)}".encode()).hexdigest()

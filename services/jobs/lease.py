@@ -156,23 +156,20 @@ def any_claimable(session: Session, model: LeasedModel, device: str, max_attempt
 
 def abandoned(session: Session, model: LeasedModel, max_attempts: int) -> list[LeasedRow]:
     """Return and lock rows without a worker that must be ended: they were cancelled, or are out of attempts."""
-    expired = and_(model.state == "running", model.lease_until < epoch_seconds())
-    waiting = or_(expired, model.state == "queued")
-    query = select(model).where(
-        or_(
-            and_(waiting, model.cancel_requested),
-            and_(waiting, model.stalled_attempts >= max_attempts),
-        )
-    )
+    waiting = or_(has_expired(model), model.state == "queued")
+    query = select(model).where(waiting, or_(model.cancel_requested, model.stalled_attempts >= max_attempts))
     return list(session.scalars(query.with_for_update(skip_locked=True)))
 
 
 @cache  # building the condition takes longer than the query
 def _claimable(model: LeasedModel) -> ColumnElement[bool]:
-    expired = and_(model.state == "running", model.lease_until < epoch_seconds())
-    return and_(
-        or_(and_(model.state == "queued", _user_may_run(model)), expired), model.cancel_requested.is_(False)
-    )
+    queued = and_(model.state == "queued", _user_may_run(model))
+    return and_(or_(queued, has_expired(model)), model.cancel_requested.is_(False))
+
+
+def has_expired(model: LeasedModel) -> ColumnElement[bool]:
+    """Select rows whose worker has let the lease run out."""
+    return and_(model.state == "running", model.lease_until < epoch_seconds())
 
 
 def _user_may_run(model: LeasedModel) -> ColumnElement[bool]:

@@ -112,17 +112,14 @@ def task_source(session: Session, job_id: str) -> str:
     return job_row(session, job_id).task_source
 
 
-def list_candidates(
-    session: Session, job_id: str, limit: int | None = None, after: str | None = None
-) -> list[CandidateView]:
-    """Return a job's candidates in order of arrival, all by default; `after` is the id of the last one already seen.
+def list_candidates(session: Session, job_id: str) -> list[CandidateView]:
+    """Return all of a job's candidates in order of arrival.
 
     Raises:
         NotFound: no such job.
-        Refused: `after` is not a candidate of this job.
     """
     job_row(session, job_id)
-    return _candidate_views(session, job_id, limit, after)
+    return _candidate_views(session, job_id, None, None)
 
 
 def _candidate_views(
@@ -147,7 +144,9 @@ def candidate_page(
 ) -> tuple[list[CandidateView], bool]:
     """Return at most `limit` candidates in order of arrival, fewer if their sources are long, and whether more follow.
 
-    Raises: see `list_candidates`.
+    Raises:
+        NotFound: no such job.
+        Refused: `after` is not a candidate of this job.
     """
     job_row(session, job_id)
     lengths = select(func.length(Candidate.source)).where(Candidate.job_id == job_id)
@@ -316,15 +315,26 @@ def is_settled(session: Session, job_id: str) -> bool:
     return state in FINAL_STATES and not session.scalar(select(waiting))
 
 
+def evaluation_row(session: Session, evaluation_id: str, *, lock: bool = False) -> Evaluation:
+    """Return the row of an evaluation, if wanted locked until the end of the transaction.
+
+    Raises:
+        NotFound: no such evaluation.
+    """
+    if is_id(evaluation_id):
+        row = session.get(Evaluation, evaluation_id, with_for_update=lock, populate_existing=lock)
+        if row is not None:
+            return row
+    raise NotFound(f"there is no evaluation {evaluation_id[:40]!r}")
+
+
 def get_evaluation(session: Session, evaluation_id: str) -> EvaluationView:
     """Return one evaluation.
 
     Raises:
         NotFound: no such evaluation.
     """
-    row = session.get(Evaluation, evaluation_id) if is_id(evaluation_id) else None
-    if row is None:
-        raise NotFound(f"there is no evaluation {evaluation_id[:40]!r}")
+    row = evaluation_row(session, evaluation_id)
     given: dict[str, Any] = {
         **same_fields(EvaluationView, row),
         "state": _shown_state(row),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -143,9 +143,8 @@ def _examples(*found: dict[str, Any]) -> ConfigDict:
 
 
 class Request(BaseModel):
-    """Base of the request bodies. `LATER` names fields that came when idempotency keys were already kept."""
+    """Base of the request bodies."""
 
-    LATER: ClassVar[frozenset[str]] = frozenset()
     model_config = ConfigDict(extra="forbid")
 
     @field_validator("*", mode="before")
@@ -355,7 +354,6 @@ class BatchAnswers(Request):
 class EvaluateRequest(TaskRequest):
     """Body of POST /evaluate."""
 
-    LATER = frozenset({"shapes", "precision"})
     model_config = _examples({"source": _TASK, "candidate": _CANDIDATE, "device": "cpu"})
 
     candidate: Source = Field(description="a candidate file: class ModelNew")

@@ -157,24 +157,21 @@ def make_evaluation(
     owner_id = owner_of(session)
     quotas.check(session, owner_id, device)
     quotas.add_usage(session, owner_id, candidates=1)
-    evaluation_id = new_id()
-    session.add(
-        _evaluation(
-            evaluation_id,
-            task,
-            CandidateSource(request.candidate),
-            owner_id=owner_id,
-            device=device,
-            effort=request.effort,
-            deadline_s=request.deadline_s,
-            priority=request.priority,
-            shapes=own_shapes(request.shapes),
-        )
+    row = Evaluation(
+        id=new_id(),
+        **_sources(task, CandidateSource(request.candidate)),
+        owner_id=owner_id,
+        device=device,
+        effort=request.effort,
+        deadline_s=request.deadline_s,
+        priority=request.priority,
+        shapes=own_shapes(request.shapes),
     )
-    idempotency.remember(session, "evaluate", request, idempotency_key, evaluation_id)
+    session.add(row)
+    idempotency.remember(session, "evaluate", request, idempotency_key, row.id)
     session.commit()
     events.NEW_WORK.set()
-    return evaluation_id
+    return row.id
 
 
 def make_look(session: Session, request: TaskRequest, settings: Settings) -> Evaluation:
@@ -194,10 +191,9 @@ def make_look(session: Session, request: TaskRequest, settings: Settings) -> Eva
         raise Refused(errors)
     owner_id = owner_of(session)
     quotas.check(session, owner_id, device)
-    row = _evaluation(
-        new_id(),
-        task,
-        CandidateSource("", label="none"),
+    row = Evaluation(
+        id=new_id(),
+        **_sources(task, CandidateSource("", label="none")),
         owner_id=owner_id,
         device=device,
         effort=LOOK,
@@ -245,47 +241,34 @@ def add_external_candidate(session: Session, job_id: str, request: CandidateRequ
     )
     if session.scalar(judged.limit(1)) is None and session.scalar(waiting.limit(1)) is None:
         task = TaskSource(name=job.task_name, source=job.task_source)
-        row_of_evaluation = _evaluation(
-            new_id(), task, source, owner_id=job.owner_id, device=job.device, effort="screen",
-            job_id=job_id, priority=job.priority,
-        )  # fmt: skip
-        session.add(row_of_evaluation)
+        session.add(
+            Evaluation(
+                id=new_id(),
+                **_sources(task, source),
+                owner_id=job.owner_id,
+                job_id=job_id,
+                device=job.device,
+                effort="screen",
+                priority=job.priority,
+            )
+        )
     candidate_id = row.id
     session.commit()
     events.NEW_WORK.set()
     return candidate_id
 
 
-def _evaluation(
-    evaluation_id: str,
-    task: TaskSource,
-    candidate: CandidateSource,
-    *,
-    owner_id: str | None,
-    device: str,
-    effort: str,
-    deadline_s: float | None = None,
-    job_id: str | None = None,
-    priority: int = 0,
-    shapes: dict[str, Any] | None = None,
-) -> Evaluation:
-    return Evaluation(
-        id=evaluation_id,
-        owner_id=owner_id,
-        job_id=job_id,
-        device=device,
-        effort=effort,
-        deadline_s=deadline_s,
-        task_name=task.name,
-        task_sha256=task.sha256,
-        task_source=task.source,
-        candidate_sha256=candidate.sha256,
-        candidate_source=candidate.source,
-        origin=candidate.origin,
-        label=candidate.label,
-        priority=priority,
-        shapes=shapes,
-    )
+def _sources(task: TaskSource, candidate: CandidateSource) -> dict[str, str]:
+    """The columns of an evaluation that hold its task and its candidate."""
+    return {
+        "task_name": task.name,
+        "task_sha256": task.sha256,
+        "task_source": task.source,
+        "candidate_sha256": candidate.sha256,
+        "candidate_source": candidate.source,
+        "origin": candidate.origin,
+        "label": candidate.label,
+    }
 
 
 def _task(request: TaskRequest, name: str | None, settings: Settings) -> TaskSource:

@@ -17,17 +17,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Select,
-    Subquery,
-    and_,
-    bindparam,
-    case,
-    func,
-    or_,
-    select,
-)
+from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from services.db.models import Turn, User
@@ -42,12 +32,7 @@ _ORPHANS_AT_ONCE = 8
 
 
 def take(
-    database: Database,
-    model: LeasedModel,
-    device: str,
-    worker: str,
-    lease_seconds: float,
-    max_attempts: int,
+    database: Database, model: LeasedModel, device: str, worker: str, lease_seconds: float, max_attempts: int
 ) -> Lease | None:
     """Claim the next row for a device, or return None if there is none. A call that finds nothing writes nothing.
 
@@ -87,25 +72,14 @@ def take(
 
 @cache  # building the statement takes longer than executing it
 def _orphans(model: LeasedModel, device: str, max_attempts: int) -> Select[Any]:
-    lapsed = and_(model.state == "running", model.lease_until < epoch_seconds())
-    wanted = and_(model.cancel_requested.is_(False), model.stalled_attempts < max_attempts)
-    return select(model.id).where(lapsed, model.device == device, wanted).limit(_ORPHANS_AT_ONCE)
+    wanted = _is_wanted(model, device, max_attempts)
+    return select(model.id).where(lease.has_expired(model), wanted).limit(_ORPHANS_AT_ONCE)
 
 
-def _waits(model: LeasedModel, device: str, max_attempts: int) -> ColumnElement[bool]:
+def _is_wanted(model: LeasedModel, device: str, max_attempts: int) -> ColumnElement[bool]:
     return and_(
-        model.state == "queued",
-        model.device == device,
-        model.cancel_requested.is_(False),
-        model.stalled_attempts < max_attempts,
+        model.device == device, model.cancel_requested.is_(False), model.stalled_attempts < max_attempts
     )
-
-
-def _waiting(model: LeasedModel, device: str) -> Subquery:
-    """Select each user with queued rows ("" for rows without a user) and the highest priority among those rows."""
-    owner = func.coalesce(model.owner_id, "").label("owner")
-    queued = select(owner, func.max(model.priority).label("most"))
-    return queued.where(model.state == "queued", model.device == device).group_by(model.owner_id).subquery()
 
 
 @cache
@@ -114,10 +88,16 @@ def _owners_in_turn(model: LeasedModel, device: str) -> Select[Any]:
 
     Bind parameter `passed`: users to leave out.
     """
-    waiting = _waiting(model, device)
+    owner = func.coalesce(model.owner_id, "").label("owner")
+    waiting = (  # the highest priority of each user with queued rows
+        select(owner, func.max(model.priority).label("most"))
+        .where(model.state == "queued", model.device == device)
+        .group_by(model.owner_id)
+        .subquery()
+    )
     running = (
         select(
-            func.coalesce(model.owner_id, "").label("owner"),
+            owner,
             func.count().label("anywhere"),
             func.sum(case((model.device == device, 1), else_=0)).label("here"),
         )
@@ -131,8 +111,7 @@ def _owners_in_turn(model: LeasedModel, device: str) -> Select[Any]:
         .outerjoin(running, running.c.owner == waiting.c.owner)
         .outerjoin(User, User.id == waiting.c.owner)
         .outerjoin(
-            Turn,
-            and_(Turn.kind == model.__tablename__, Turn.device == device, Turn.owner == waiting.c.owner),
+            Turn, and_(Turn.kind == model.__tablename__, Turn.device == device, Turn.owner == waiting.c.owner)
         )
         .where(
             or_(limit.is_(None), func.coalesce(running.c.anywhere, 0) < limit),
@@ -152,7 +131,8 @@ def _owners_in_turn(model: LeasedModel, device: str) -> Select[Any]:
 def _next_of(model: LeasedModel, device: str, max_attempts: int, *, nobody: bool) -> Select[Any]:
     """Select the first queued row of `owner`, or of no user. PostgreSQL skips a locked row: it is being claimed or cancelled."""
     own = and_(
-        _waits(model, device, max_attempts),
+        model.state == "queued",
+        _is_wanted(model, device, max_attempts),
         model.owner_id.is_(None) if nobody else model.owner_id == bindparam("owner"),
     )
     # The highest priority first, then the oldest row: an index answers both lookups, but not an ORDER BY over both columns.

@@ -39,11 +39,8 @@ _VERSIONS = ("driver", "power_limit_w", "torch", "triton", "threads")
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A ranked job's figures and its board.
-
-    Speedups are over the best baseline at each held-out shape: geometric mean, its 95 % interval, the worst shape.
-    """
+class Board:
+    """The board that a job ranks on: the columns of `services.db.models.Leaderboard` that describe it."""
 
     task_sha256: str
     task_name: str
@@ -52,11 +49,26 @@ class Standing:
     device: str
     device_type: str
     versions: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A ranked job's speedups over the best baseline at each held-out shape: geometric mean, 95 % interval, worst shape."""
+
     geomean: float
     ci_low: float
     ci_high: float
     worst: float
     shapes: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A ranked job's board, figures and winner."""
+
+    board: Board
+    figures: Figures
+    winner: Candidate
 
 
 @dataclass(frozen=True)
@@ -67,10 +79,7 @@ class NotListed:
 
 
 def decide(
-    job: Job,
-    winner: Candidate | None,
-    held_out: Verdict | None,
-    members: Sequence[Mapping[str, Any]] = (),
+    job: Job, winner: Candidate | None, held_out: Verdict | None, members: Sequence[Mapping[str, Any]] = ()
 ) -> Standing | NotListed:
     """Decide whether a job ranks.
 
@@ -101,7 +110,7 @@ def decide(
     if figures is None:
         return NotListed("its speed was not measured")
     environment = body["environment"]
-    return Standing(
+    board = Board(
         task_sha256=task.sha256,
         task_name=task.name,
         harness=HARNESS_VERSION,
@@ -109,8 +118,8 @@ def decide(
         device=str(environment["device"])[:16],
         device_type=type_of(environment)[:200],
         versions={name: environment.get(name) for name in _VERSIONS},
-        **figures,
     )
+    return Standing(board, figures, winner)
 
 
 def _unconfirmed(body: Mapping[str, Any]) -> str:
@@ -157,7 +166,7 @@ def _is_of_text(finding: Mapping[str, Any]) -> bool:
     return finding.get("rule") in _BY_TEXT or finding.get("rule") == NOT_ANALYZED
 
 
-def _figures(body: Mapping[str, Any]) -> dict[str, Any] | None:
+def _figures(body: Mapping[str, Any]) -> Figures | None:
     summary = body.get("summary") or {}
     interval = summary.get("geomean_ci95")
     if not isinstance(interval, list) or len(interval) != 2:
@@ -169,4 +178,4 @@ def _figures(body: Mapping[str, Any]) -> dict[str, Any] | None:
     timed = sum(bool(shape.get("timed")) for shape in body.get("shapes") or ())
     if not low <= geomean <= high or not timed:
         return None
-    return {"geomean": geomean, "ci_low": low, "ci_high": high, "worst": worst, "shapes": timed}
+    return Figures(geomean, low, high, worst, timed)

@@ -17,11 +17,6 @@ _MOST_CHARACTERS = 200
 _TYPED_BY_SOMEBODY = "external"
 
 
-def owner_of(job: Job) -> str:
-    """The owner to store in a job's entry: its user's id, or "" for a job made without a key."""
-    return job.owner_id or ""
-
-
 def visible_jobs(session: Session, job_ids: Collection[str]) -> set[str]:
     """Return those of the jobs that the session's user may see.
 

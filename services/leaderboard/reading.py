@@ -42,11 +42,7 @@ _ENTRY_OF_JOB = (
 
 
 def list_boards(
-    session: Session,
-    *,
-    gpu: str | None = None,
-    limit: int = 50,
-    after: str | None = None,
+    session: Session, *, gpu: str | None = None, limit: int = 50, after: str | None = None
 ) -> tuple[list[BoardView], str | None]:
     """List boards of the current catalogue and referee by task with their first entries, and the next page's cursor.
 
@@ -59,10 +55,7 @@ def list_boards(
     if after is not None:
         name, number = cursors.decode(cursors.BOARDS, after)
         query = query.where(
-            or_(
-                Leaderboard.task_name > name,
-                and_(Leaderboard.task_name == name, Leaderboard.id > number),
-            )
+            or_(Leaderboard.task_name > name, and_(Leaderboard.task_name == name, Leaderboard.id > number))
         )
     query = query.order_by(Leaderboard.task_name, Leaderboard.id).limit(limit + 1)
     rows = session.scalars(query).all()
@@ -132,11 +125,7 @@ def read_board(
 
 
 def history(
-    session: Session,
-    task_name: str,
-    *,
-    gpu: str | None = None,
-    platform: str | None = None,
+    session: Session, task_name: str, *, gpu: str | None = None, platform: str | None = None
 ) -> list[FirstView]:
     """Holders of a board's first place over time, oldest first; only the latest `MOST_FIRSTS`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -28,15 +29,16 @@ from services.db.models import (
 from services.db.session import Database
 from services.jobs import events
 from services.jobs.rows import step_value
-from services.leaderboard.eligibility import NotListed, Standing, decide
-from services.leaderboard.ownership import owner_of, shown_label, shown_model
+from services.leaderboard.eligibility import Board, NotListed, Standing, decide
+from services.leaderboard.ownership import shown_label, shown_model
 
 _MODEL_ORIGINS = ("llm", "policy")
 
 
 def standing_of(session: Session, job: Job) -> Standing | NotListed:
     """Decide from stored rows whether a job ranks."""
-    winner = _winner(session, job)
+    of_job = select(Candidate).where(Candidate.job_id == job.id, Candidate.sha256 == job.winner_sha256)
+    winner = session.scalar(of_job) if job.winner_sha256 is not None else None
     query = select(Verdict).where(Verdict.job_id == job.id, Verdict.phase == "held_out")
     held_out = session.scalar(query.order_by(Verdict.id.desc()).limit(1))
     return decide(job, winner, held_out, _of_members(session, job))
@@ -60,35 +62,30 @@ def _of_members(session: Session, job: Job) -> list[dict[str, Any]]:
     return [row.body for row in rows] if {row.sha256 for row in rows} == judged else []
 
 
-def enter(session: Session, job: Job, at: datetime | None = None) -> LeaderboardEntry | None:
-    """Add a job that ends now, or ended at `at`, to its board; None if it does not rank or already has an entry.
+def enter(session: Session, job: Job, at: datetime | None = None) -> LeaderboardEntry | NotListed:
+    """Add a job that ends now, or ended at `at`, to its board, unless it does not rank or already has an entry.
 
     The caller has locked the job.
     """
+    if session.scalar(select(LeaderboardEntry.id).where(LeaderboardEntry.job_id == job.id)) is not None:
+        return NotListed("it has an entry already")
     standing = standing_of(session, job)
     if isinstance(standing, NotListed):
-        return None
-    if session.scalar(select(LeaderboardEntry.id).where(LeaderboardEntry.job_id == job.id)) is not None:
-        return None
-    winner = _winner(session, job)
-    assert winner is not None  # `decide` saw it
-    board = _locked_board(session, standing)
+        return standing
+    winner = standing.winner
+    board = _locked_board(session, standing.board)
     model = _model_of(job, winner)
     now = utc_now()
     at = at or now
     entry = LeaderboardEntry(
         board_id=board.id,
         job_id=job.id,
-        owner=owner_of(job),
+        owner=job.owner_id or "",
         winner_sha256=winner.sha256,
         origin=winner.origin,
         model=shown_model(model) if model else None,
         label=shown_label(winner.label, winner.origin, model),
-        geomean=standing.geomean,
-        ci_low=standing.ci_low,
-        ci_high=standing.ci_high,
-        worst=standing.worst,
-        shapes=standing.shapes,
+        **asdict(standing.figures),
         roofline_share=_roofline_share(session, job, winner),
         usd=job.usd,
         entered_at=at,
@@ -128,10 +125,10 @@ def backfill(database: Database) -> tuple[int, Counter[str]]:
             job = events.lock_job(session, job_id)
             if job is None:
                 continue
-            standing = standing_of(session, job)
-            if isinstance(standing, NotListed):
-                kept_out[standing.reason] += 1
-            elif enter(session, job, job.finished_at) is not None:
+            found = enter(session, job, job.finished_at)
+            if isinstance(found, NotListed):
+                kept_out[found.reason] += 1
+            else:
                 made += 1
     return made, kept_out
 
@@ -155,14 +152,14 @@ def _note_first(session: Session, board_id: int, at: datetime, now: datetime) ->
         session.add(LeaderboardFirst(board_id=board_id, entry_id=first, since=since))
 
 
-def _locked_board(session: Session, standing: Standing) -> Leaderboard:
+def _locked_board(session: Session, described: Board) -> Leaderboard:
     """The board's row, locked until the transaction ends, which serializes jobs that end at the same time."""
     query = (
         select(Leaderboard)
         .where(
-            Leaderboard.task_sha256 == standing.task_sha256,
-            Leaderboard.harness == standing.harness,
-            Leaderboard.platform == standing.platform,
+            Leaderboard.task_sha256 == described.task_sha256,
+            Leaderboard.harness == described.harness,
+            Leaderboard.platform == described.platform,
         )
         .with_for_update()
         .execution_options(populate_existing=True)
@@ -171,27 +168,11 @@ def _locked_board(session: Session, standing: Standing) -> Leaderboard:
     if board is None:
         try:
             with session.begin_nested():
-                of_board = (
-                    "task_sha256",
-                    "task_name",
-                    "harness",
-                    "platform",
-                    "device",
-                    "device_type",
-                    "versions",
-                )
-                session.add(Leaderboard(**{name: getattr(standing, name) for name in of_board}))
+                session.add(Leaderboard(**asdict(described)))
         except IntegrityError:
             pass  # another job has created it meanwhile
         board = session.scalars(query).one()
     return board
-
-
-def _winner(session: Session, job: Job) -> Candidate | None:
-    if job.winner_sha256 is None:
-        return None
-    query = select(Candidate).where(Candidate.job_id == job.id, Candidate.sha256 == job.winner_sha256)
-    return session.scalar(query)
 
 
 def _model_of(job: Job, winner: Candidate) -> str | None:

@@ -6,13 +6,15 @@ import os
 import stat
 from pathlib import Path
 
+from mcp.server.mcpserver.exceptions import ToolError
+
 from kernelbench_tasks import catalog
 
 MOST_BYTES = 1_000_000
 
 
-class Refused(Exception):
-    """The request was refused; the message says why and what is allowed."""
+class Refused(ToolError):
+    """The request was refused; the agent reads the message, which says why and what is allowed."""
 
 
 class Folder:

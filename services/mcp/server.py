@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
@@ -50,7 +49,7 @@ class Kernelwright:
 
     async def lint_task(self, task: Task = None, task_source: TaskSource = None) -> dict[str, Any]:
         """Say whether a task measures anything: findings with a sentence on how to mend each."""
-        return await self._given(self.local.lint(*self._task(task, task_source)))
+        return await self._given(self.local.lint(*self.folder.task(task, task_source)))
 
     async def profile_task(
         self,
@@ -63,8 +62,8 @@ class Kernelwright:
         """Say where a task's time goes on this machine, by line, module and kernel, and what holds each back."""
         named = dims or {}
         if not all(name.isidentifier() for name in named):
-            raise ToolError("a dimension's name is an identifier")
-        return await self._given(self.local.profile(*self._task(task, task_source), named))
+            raise Refused("a dimension's name is an identifier")
+        return await self._given(self.local.profile(*self.folder.task(task, task_source), named))
 
     async def evaluate_candidate(
         self,
@@ -83,10 +82,10 @@ class Kernelwright:
         ] = "screen",
     ) -> dict[str, Any]:
         """Have the referee of this machine judge a candidate: is it right at every shape, and how much faster. Takes minutes."""
-        name, source = self._task(task, task_source)
+        name, source = self.folder.task(task, task_source)
         if (candidate is None) == (candidate_source is None):
-            raise ToolError("give exactly one of `candidate` (a file) and `candidate_source` (its text)")
-        text = candidate_source if candidate is None else self._text_of(candidate)
+            raise Refused("give exactly one of `candidate` (a file) and `candidate_source` (its text)")
+        text = candidate_source if candidate is None else self.folder.text_of(candidate)
         assert text is not None
         return await self._given(self.local.evaluate(name, source, text, effort))
 
@@ -104,7 +103,7 @@ class Kernelwright:
         ] = 0.0,
     ) -> dict[str, Any]:
         """Start a job at the service: it looks for a faster module and judges what it finds. Spends nothing on models unless told."""
-        name, source = self._task(task, task_source)
+        name, source = self.folder.task(task, task_source)
         return await self._given(
             self.remote.submit(
                 name,
@@ -124,23 +123,11 @@ class Kernelwright:
         """Show a job's candidates, accepted ones first and fastest on top, with intervals and why others were rejected."""
         return await self._given(self.remote.leaderboard(job_id))
 
-    def _task(self, task: str | None, source: str | None) -> tuple[str, str]:
-        try:
-            return self.folder.task(task, source)
-        except Refused as refused:
-            raise ToolError(str(refused)) from None
-
-    def _text_of(self, name: str) -> str:
-        try:
-            return self.folder.text_of(name)
-        except Refused as refused:
-            raise ToolError(str(refused)) from None
-
     async def _given(self, work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         try:
             return answer(await work, self.secrets)
         except Refused as refused:
-            raise ToolError(redact_message(str(refused), known_secrets(self.secrets))) from None
+            raise Refused(redact_message(str(refused), known_secrets(self.secrets))) from None
 
 
 def make_server(tools: Kernelwright) -> MCPServer:

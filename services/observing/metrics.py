@@ -11,8 +11,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
@@ -37,32 +36,6 @@ _WORD = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _OPEN_STATES = tuple(state for state in STATES if state not in FINAL_STATES)  # by name, for the index
 _KINDS = (("job", Job), ("evaluation", Evaluation))
 _log = logging.getLogger(__name__)
-
-
-class HttpMetrics:
-    """Counts requests and their time to the start of the response; for an event stream, too, only that time counts."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._latency = Histogram(
-            "kernelwright_http_request_seconds",
-            "Seconds until an answer begins.",
-            ["method", "route", "status"],
-            buckets=_LATENCIES_S,
-            registry=registry,
-        )
-        self._under_way = Gauge(
-            "kernelwright_http_requests_in_progress",
-            "Requests being answered, streams included.",
-            registry=registry,
-        )
-
-    def under_way(self) -> AbstractContextManager[Any]:
-        """Count a request as in progress during the block."""
-        return self._under_way.track_inprogress()
-
-    def answered(self, method: str, route: str, status: int, elapsed_s: float) -> None:
-        """Count a response; `route` is a path template, never a path."""
-        self._latency.labels(method, route, str(status)).observe(elapsed_s)
 
 
 class DatabaseMetrics(Collector):
@@ -113,7 +86,7 @@ class DatabaseMetrics(Collector):
             for device, state, count, oldest in rows:
                 depth.add_metric([kind, device, state], count)
                 if state == "queued":
-                    age.add_metric([kind, device], _seconds(oldest, now))
+                    age.add_metric([kind, device], max(0.0, (now - oldest).total_seconds()))
         yield depth
         yield age
 
@@ -136,12 +109,24 @@ class Metrics:
     """All metrics of one API process.
 
     Attributes:
-        http: records each request.
+        latency: seconds until a response begins, also of an event stream; `route` is a path template, never a path.
+        under_way: requests in progress.
     """
 
     def __init__(self, database: Database) -> None:
         self._registry = CollectorRegistry()
-        self.http = HttpMetrics(self._registry)
+        self.latency = Histogram(
+            "kernelwright_http_request_seconds",
+            "Seconds until an answer begins.",
+            ["method", "route", "status"],
+            buckets=_LATENCIES_S,
+            registry=self._registry,
+        )
+        self.under_way = Gauge(
+            "kernelwright_http_requests_in_progress",
+            "Requests being answered, streams included.",
+            registry=self._registry,
+        )
         self._registry.register(DatabaseMetrics(database))
         ProcessCollector(registry=self._registry)
 
@@ -203,10 +188,6 @@ def _workers(session: Session) -> Iterator[Metric]:
     yield count
     yield busy
     yield sick
-
-
-def _seconds(since: datetime, now: datetime) -> float:
-    return max(0.0, (now - since).total_seconds())
 
 
 def _word(text: Any) -> str:

@@ -6,13 +6,12 @@ import logging
 import re
 import time
 import uuid
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.observing.logs import belongs_to
-from services.observing.metrics import HttpMetrics
+from services.observing.metrics import Metrics
 
 ACCESS_LOG = "kernelwright.access"
 HEADER = "X-Request-ID"
@@ -31,7 +30,7 @@ class Observed:
         metrics: counts the requests.
     """
 
-    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
 
@@ -60,18 +59,14 @@ class Observed:
 
         belongs_to(request_id=request_id, job_id=job_id)  # the server runs each request in its own task
         try:
-            with self._metrics.under_way():
+            with self._metrics.under_way.track_inprogress():
                 await self._app(scope, receive, send_with_id)
         finally:
             status, elapsed_s = answered[0] if answered else (500, time.perf_counter() - began)
-            route = _route(scope)
-            self._metrics.answered(method, route, status, elapsed_s)
+            # the path template; a raw path would create one label per job
+            route = str(getattr(scope.get("route"), "path", None) or "other")
+            self._metrics.latency.labels(method, route, str(status)).observe(elapsed_s)
             belongs_to(request_id=request_id, job_id=job_id)  # this request may have created the job
             elapsed_ms = round(elapsed_s * 1e3, 3)
             fields = {"method": method, "route": route, "status": status, "elapsed_ms": elapsed_ms}
             _log.info("%s %s %d in %.1f ms", method, route, status, elapsed_ms, extra={"fields": fields})
-
-
-def _route(scope: dict[str, Any] | Scope) -> str:
-    """The route's path template; a raw path would create one label per job."""
-    return str(getattr(scope.get("route"), "path", None) or "other")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import ValidatorFunctionWrapHandler as Handler
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -15,10 +18,60 @@ from services.db.types import epoch_seconds
 from services.gpus.rules import KNOWN_KERNEL, RULES
 
 SEEN_WITHIN_S = 20.0
-BUSY_SHARE = "busy_share"
-HEALTH = "health"
 _RULES = frozenset({*RULES, KNOWN_KERNEL})
 _LONGEST_NAME = 100
+
+
+class Attack(BaseModel):
+    """One of the self-check's attacks on the worker's own sandbox."""
+
+    blocked: bool = False
+
+
+class Ailment(BaseModel):
+    """A health finding about the worker's GPU."""
+
+    rule: str
+
+
+class Report(BaseModel):
+    """What a worker says of itself in `Worker.self_check`: an unverified claim, in which malformed values count as missing.
+
+    Attributes:
+        device: the environment that the referee found.
+        attacks: the self-check's attacks.
+        ceilings: measured rates of the device.
+        busy_share: share of the last seconds in which the device was judging.
+        health: health findings.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    device: dict[str, Any] = {}
+    attacks: list[Attack] = []
+    ceilings: dict[
+        Annotated[str, Field(max_length=200)], Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    ] = {}
+    busy_share: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    health: list[Ailment] = []
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _malformed_is_missing(cls, value: Any, read: Handler, info: ValidationInfo) -> Any:
+        try:
+            return read(value)
+        except ValidationError:
+            return cls.model_fields[str(info.field_name)].default
+
+    @property
+    def type(self) -> str:
+        """The GPU's or processor's name; empty until the worker has detected it."""
+        return type_of(self.device)
+
+
+def report_of(worker: Worker) -> Report:
+    """Return what a worker says of itself."""
+    return Report.model_validate(worker.self_check or {})
 
 
 @dataclass(frozen=True)
@@ -57,10 +110,7 @@ def capabilities(workers: Sequence[Worker]) -> list[Capability]:
     """Group workers by device and type."""
     groups: dict[tuple[str, str], list[Worker]] = defaultdict(list)
     for worker in workers:
-        check = worker.self_check or {}
-        environment = check.get("device")
-        name = type_of(environment) if isinstance(environment, dict) else ""
-        groups[worker.device, name[:_LONGEST_NAME]].append(worker)
+        groups[worker.device, report_of(worker).type[:_LONGEST_NAME]].append(worker)
     return [_capability(*key, members) for key, members in sorted(groups.items())]
 
 
@@ -71,23 +121,17 @@ def state_of(worker: Worker) -> str:
 
 def ailments(workers: Sequence[Worker]) -> Counter[tuple[str, str]]:
     """Count workers out of service by device and health rule; ignores unknown rules."""
-    found: Counter[tuple[str, str]] = Counter()
-    for worker in workers:
-        said = (worker.self_check or {}).get(HEALTH)
-        for one in said if isinstance(said, list) else ():
-            rule = one.get("rule") if isinstance(one, dict) else None
-            if isinstance(rule, str) and rule in _RULES:
-                found[worker.device, rule] += 1
-    return found
+    return Counter(
+        (worker.device, one.rule)
+        for worker in workers
+        for one in report_of(worker).health
+        if one.rule in _RULES
+    )
 
 
 def _capability(device: str, type_name: str, members: Sequence[Worker]) -> Capability:
     states = [state_of(one) for one in members]
-    shares = [
-        float(share)
-        for one in members
-        if isinstance(share := (one.self_check or {}).get(BUSY_SHARE), int | float)
-    ]
+    shares = [share for one in members if (share := report_of(one).busy_share) is not None]
     return Capability(
         device=device,
         type=type_name,

@@ -22,7 +22,7 @@ _PURGED_AT_ONCE = 5_000  # SQLite allows one writer, and requests wait for it
 
 def note(
     session: Session,
-    caller: Caller | None,
+    caller: Caller,
     action: str,
     target: str | None = None,
     *,
@@ -33,13 +33,12 @@ def note(
 
     Args:
         session: a session that can write.
-        caller: the caller; None if unknown.
+        caller: the caller.
         action: the action, in a few words from our code.
         target: the id of the affected object.
         status: the HTTP status of the response.
         detail: a sentence from our code.
     """
-    caller = caller or Caller()
     entry = {
         "user_name": caller.user_name,
         "key_prefix": caller.key_prefix,

@@ -1,4 +1,4 @@
-"""Creates, verifies, rotates and revokes API keys.
+"""Creates, verifies, rotates and revokes API keys; each change writes its audit entry in the same transaction.
 
 A key has the form `kw_<8 characters>_<43 characters>`. `kw_` and the first group are the prefix, which identifies the key in
 lookups and lists; the second group is 256 random bits. The database stores the prefix and a SHA-256 of the whole text. Passwords
@@ -14,7 +14,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import delete, exists, select
@@ -23,10 +23,11 @@ from sqlalchemy.orm import Session
 from services.db.ids import new_id
 from services.db.models import ApiKey, LoginSession, User, utc_now
 from services.errors import Conflict, FieldError, NotFound, Refused
+from services.users import audit
 from services.users.caller import SCOPES, Caller
+from services.users.quotas import Quotas, set_quotas
 
 MAX_DAYS = 3650
-GRACE = timedelta(hours=24)
 _PREFIX_BYTES, _SECRET_BYTES = 5, 32
 _FORM = re.compile(r"(kw_[a-z2-7]{8})_[A-Za-z0-9_-]{43}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
@@ -42,12 +43,11 @@ class KeyRefused(Exception):
 
 @dataclass(frozen=True)
 class NewKey:
-    """A newly created key. `text` is never stored and cannot be shown again; `replaces` is the prefix of the rotated key."""
+    """A newly created key. `text` is never stored and cannot be shown again."""
 
     text: str
     row: ApiKey
     user: User
-    replaces: str | None = None
 
     def __repr__(self) -> str:
         return f"NewKey({self.row.prefix})"
@@ -58,8 +58,16 @@ def any_key(session: Session) -> bool:
     return bool(session.scalar(_ANY_KEY))
 
 
-def make_key(session: Session, user_name: str, name: str, scope: str, lifetime: timedelta | None) -> NewKey:
-    """Create a key, and its user if no user has that name. The caller commits.
+def make_key(
+    session: Session,
+    by: Caller,
+    user_name: str,
+    name: str,
+    scope: str,
+    expires_days: float | None,
+    quotas: Quotas | None = None,
+) -> NewKey:
+    """Create a key, and its user if no user has that name; set the user's quotas if given. The caller commits.
 
     Raises:
         Refused: a name, the scope or the lifetime is not valid.
@@ -71,7 +79,7 @@ def make_key(session: Session, user_name: str, name: str, scope: str, lifetime: 
     ]
     if scope not in SCOPES:
         errors.append(FieldError("scope", f"is one of {', '.join(SCOPES)}"))
-    if lifetime is not None and not timedelta(0) < lifetime <= timedelta(days=MAX_DAYS):
+    if expires_days is not None and not 0 < expires_days <= MAX_DAYS:
         errors.append(FieldError("expires_days", f"must be more than 0 and at most {MAX_DAYS}"))
     if errors:
         raise Refused(errors)
@@ -80,7 +88,12 @@ def make_key(session: Session, user_name: str, name: str, scope: str, lifetime: 
         user = User(id=new_id(), name=user_name, quotas={})
         session.add(user)
         session.flush()
-    return _new(session, user, name, scope, lifetime)
+    lifetime = timedelta(days=expires_days) if expires_days is not None else None
+    made = _new(session, user, name, scope, lifetime)
+    audit.note(session, by, "key made", made.row.prefix, detail=f"for {user.name}, scope {scope}")
+    if quotas is not None:
+        set_quotas(session, by, user, quotas)
+    return made
 
 
 def list_keys(session: Session) -> Sequence[tuple[ApiKey, User]]:
@@ -102,8 +115,8 @@ def find_key(session: Session, named: str) -> tuple[ApiKey, User]:
     return row, session.get_one(User, row.user_id)
 
 
-def rotate_key(session: Session, named: str, grace: timedelta = GRACE) -> NewKey:
-    """Replace a key, which stays valid for `grace` (or less, if it would expire earlier). The caller commits.
+def rotate_key(session: Session, by: Caller, named: str, grace_hours: float) -> NewKey:
+    """Replace a key, which stays valid for `grace_hours` (or less, if it would expire earlier). The caller commits.
 
     The new key gets the original lifetime of the old one.
 
@@ -121,11 +134,13 @@ def rotate_key(session: Session, named: str, grace: timedelta = GRACE) -> NewKey
     lifetime = old.expires_at - old.created_at if old.expires_at is not None else None
     made = _new(session, user, old.name, old.scope, lifetime)
     old.replaced_by = made.row.id
-    old.expires_at = min(now + grace, old.expires_at or now + grace)
-    return replace(made, replaces=old.prefix)
+    until = now + timedelta(hours=grace_hours)
+    old.expires_at = min(until, old.expires_at or until)
+    audit.note(session, by, "key rotated", old.prefix, detail=f"{made.row.prefix} takes its place")
+    return made
 
 
-def revoke_key(session: Session, named: str) -> tuple[ApiKey, User]:
+def revoke_key(session: Session, by: Caller, named: str) -> tuple[ApiKey, User]:
     """Revoke a key permanently and end the logins made with it; revoking again changes nothing. The caller commits.
 
     Raises:
@@ -134,6 +149,7 @@ def revoke_key(session: Session, named: str) -> tuple[ApiKey, User]:
     row, user = find_key(session, named)
     row.revoked_at = row.revoked_at or utc_now()
     session.execute(delete(LoginSession).where(LoginSession.key_id == row.id))
+    audit.note(session, by, "key revoked", row.prefix, detail=f"of {user.name}")
     return row, user
 
 

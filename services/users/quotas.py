@@ -23,6 +23,8 @@ from agent.spec import Budget
 from services.db.models import Candidate, Evaluation, Job, Usage, User, utc_now
 from services.db.types import upsert
 from services.errors import QuotaExceeded, Spent
+from services.users import audit
+from services.users.caller import Caller
 
 _WAITING = ("queued", "waiting")
 
@@ -86,6 +88,13 @@ def quotas_of(session: Session, user_id: str | None) -> Quotas:
     return Quotas.model_validate(stored or {})
 
 
+def set_quotas(session: Session, by: Caller, user: User, quotas: Quotas) -> None:
+    """Replace a user's quotas, and note it in the audit log. The caller commits."""
+    user.quotas = quotas.model_dump(exclude_none=True)
+    shown = ", ".join(f"{name}={value:g}" for name, value in user.quotas.items())
+    audit.note(session, by, "quotas set", user.name, detail=shown or "none")
+
+
 def standing_of(session: Session, user_id: str | None, now: datetime | None = None) -> Standing:
     """Return a user's current usage against the daily and monthly quotas."""
     quotas = quotas_of(session, user_id)
@@ -130,7 +139,6 @@ def check(
     device: str,
     *,
     pays: bool = False,
-    queues: bool = True,
     budget: Mapping[str, float | None] | None = None,
 ) -> None:
     """Check that the user's quotas allow one more job, evaluation or candidate.
@@ -140,7 +148,6 @@ def check(
         user_id: the future owner.
         device: the device it will run on.
         pays: whether it will call paid models.
-        queues: whether it waits in the queue.
         budget: the job's own upper limits, by names in `MEASURES`.
 
     Raises:
@@ -150,8 +157,11 @@ def check(
         return
     lock_user(session, user_id)
     quotas = quotas_of(session, user_id)
-    if queues and quotas.jobs_queued is not None:
-        waiting = _count(session, user_id, _WAITING)
+    if quotas.jobs_queued is not None:
+        waiting = 0
+        for model in (Job, Evaluation):
+            own = select(func.count()).select_from(model).where(model.owner_id == user_id)
+            waiting += session.scalar(own.where(model.state.in_(_WAITING))) or 0
         if waiting >= quotas.jobs_queued:
             raise QuotaExceeded(
                 f"{waiting} jobs and evaluations wait already, and this user may have {quotas.jobs_queued}",
@@ -168,16 +178,6 @@ def check(
                 left = one.limit - one.used
                 message = f"{_used(one)}; a budget of {asked:g} is more than the {left:g} that are left until {_time(one)}"
                 raise QuotaExceeded(message, one)
-
-
-def _count(session: Session, user_id: str, states: tuple[str, ...]) -> int:
-    return sum(
-        session.scalar(
-            select(func.count()).select_from(model).where(model.owner_id == user_id, model.state.in_(states))
-        )
-        or 0
-        for model in (Job, Evaluation)
-    )
 
 
 def _used(one: Spent) -> str:
@@ -221,8 +221,3 @@ def within(session: Session, job: Job, budget: Budget) -> Budget:
         most_candidates = int(candidates) + (made or 0)
         budget = replace(budget, candidates=min(budget.candidates or most_candidates, most_candidates))
     return budget
-
-
-def as_json(quotas: Quotas) -> dict[str, Any]:
-    """Return the stored form of quotas: only the limits that are set."""
-    return quotas.model_dump(exclude_none=True)

@@ -67,6 +67,12 @@ def worker_context() -> WorkerContext:
         return _made
 
 
+def wake(device: str, table: str) -> None:
+    """Wake this process's slots for a table, if it has a worker for the device."""
+    if _made is not None and _made.queue.device == device:
+        _made.slots.wake(table)
+
+
 def stop_worker() -> None:
     """Stop this process's worker if it has one."""
     with _making:

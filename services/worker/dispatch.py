@@ -11,9 +11,9 @@ import math
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from itertools import product
 
-from celery import Celery
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -24,11 +24,10 @@ from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import LeasedModel, LeasedRow
 from services.observing import workers as observed
 from services.users import audit
-from services.worker.app import LOOK
+from services.worker.app import EXPIRES_S
 from services.worker.identity import is_known_dead
 
 LOOK_EVERY_S = 1.0
-_RESEND_AFTER_S = 10.0
 _MOST_MESSAGES = 8
 _PURGE_EVERY_S = 24 * 3600.0
 _MODELS: tuple[LeasedModel, ...] = (Job, Evaluation)
@@ -40,21 +39,22 @@ class Dispatcher:
 
     Args:
         database: where the rows are.
-        celery: sends the messages.
+        tell: says that rows of a table may be ready for a device (`services.worker.app.tell`).
         max_attempts: attempts without progress before a row is failed.
         audit_days: days to keep audit log entries; 0 keeps them forever.
     """
 
-    def __init__(self, database: Database, celery: Celery, max_attempts: int, audit_days: int = 0) -> None:
+    def __init__(
+        self, database: Database, tell: Callable[[str, str], None], max_attempts: int, audit_days: int = 0
+    ) -> None:
         self._database = database
-        self._celery = celery
+        self._tell = tell
         self._max_attempts = max_attempts
         self._audit_days = audit_days
         self._purged_at = time.monotonic() - _PURGE_EVERY_S
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
         self._told: dict[tuple[LeasedModel, str], float] = {}
-        self.broker_problem: str | None = None
 
     def start(self) -> None:
         """Start the thread."""
@@ -128,7 +128,7 @@ class Dispatcher:
                 _end(session, row)
 
     def _tell_workers(self, *, at_once: bool) -> None:
-        """Message each worker of a device that has waiting rows; unless `at_once`, at most every `_RESEND_AFTER_S`.
+        """Message each worker of a device that has waiting rows; unless `at_once`, at most every `EXPIRES_S`.
 
         A device without live workers gets no messages: they would pile up, and a worker polls when it starts.
         """
@@ -138,19 +138,16 @@ class Dispatcher:
             heard = Counter(worker.device for worker in observed.alive(session))
             for model, (device, workers) in product(_MODELS, heard.items()):
                 told_s = self._told.get((model, device), -math.inf)
-                if (at_once or now_s - told_s >= _RESEND_AFTER_S) and lease.any_claimable(
+                if (at_once or now_s - told_s >= EXPIRES_S) and lease.any_claimable(
                     session, model, device, self._max_attempts
                 ):
                     due.append((model, device, min(workers, _MOST_MESSAGES)))
         try:
             for model, device, count in due:
                 for _ in range(count):
-                    options = {"queue": device, "retry": False, "expires": _RESEND_AFTER_S}
-                    self._celery.send_task(LOOK, args=[model.__tablename__], **options)
+                    self._tell(device, model.__tablename__)
                 self._told[model, device] = now_s
-                self.broker_problem = None
         except Exception as error:  # noqa: BLE001 - a broker that is loading, full or flushed raises many kinds of errors
-            self.broker_problem = str(error)
             _log.warning("the broker took no message: %s", error)
 
 

@@ -23,9 +23,9 @@ from evaluator.profiling import ceilings
 from evaluator.profiling.claims import doubt
 from services.db.models import Worker
 from services.db.session import Database
-from services.db.types import epoch_seconds, storable_json
+from services.db.types import epoch_seconds, storable_json, upsert
 from services.gpus.reading import NvmlGpu
-from services.observing.workers import BUSY_SHARE, HEALTH
+from services.observing.workers import report_of
 from services.worker import health
 from services.worker.health import DeviceHealth, try_kernel
 from services.worker.referee_queue import RefereeQueue
@@ -151,13 +151,12 @@ class Presence:
         name = type_of(check["device"])
         return doubt(device, name, known["rates"], self._rates_of_others(name))
 
-    def _rates_of_others(self, type_name: str) -> list[dict[str, Any]]:
+    def _rates_of_others(self, type_name: str) -> list[dict[str, float]]:
         """Ceilings of other workers that report this type and have no problem."""
-        believed = select(Worker.self_check).where(Worker.id != self._owner, Worker.problem.is_(None))
+        believed = select(Worker).where(Worker.id != self._owner, Worker.problem.is_(None))
         with self._database.read() as session:
-            found = [check for check in session.scalars(believed) if isinstance(check, dict)]
-        same = [check for check in found if type_of(check.get("device") or {}) == type_name]
-        return [check["ceilings"] for check in same if isinstance(check.get("ceilings"), dict)]
+            found = [report_of(worker) for worker in session.scalars(believed)]
+        return [one.ceilings for one in found if one.type == type_name and one.ceilings]
 
     def _beat(self) -> None:
         while True:
@@ -183,18 +182,16 @@ class Presence:
 
     def _upsert(self, session: Session) -> None:
         session.execute(delete(Worker).where(Worker.seen_at < epoch_seconds() - _FORGET_AFTER_S))
-        row = session.get(Worker, self._owner)
-        if row is None:
-            row = Worker(id=self._owner, device=self._queue.device)
-            session.add(row)
-        row.tier = self._check.get("tier") if self._check and self._problem is None else None
-        # added to the self-check: the device's busy share since the last heartbeat, and its health findings
-        found = (
-            [{"rule": one.rule, "sentence": one.sentence} for one in self._health.found]
-            if self._health
-            else []
-        )
-        beside = {BUSY_SHARE: self._busy_share, HEALTH: found}
-        row.self_check = storable_json({**self._check, **beside}) if self._check else None
-        row.problem = self._current_problem()
-        row.seen_at = epoch_seconds()  # type: ignore[assignment]  # an SQL expression, evaluated by the database
+        # read as `services.observing.workers.Report`
+        health_found = self._health.found if self._health else ()
+        beside = {
+            "busy_share": self._busy_share,
+            "health": [{"rule": one.rule, "sentence": one.sentence} for one in health_found],
+        }
+        said = {
+            "tier": self._check.get("tier") if self._check and self._problem is None else None,
+            "self_check": storable_json({**self._check, **beside}) if self._check else None,
+            "problem": self._current_problem(),
+            "seen_at": epoch_seconds(),
+        }
+        upsert(session, Worker, ["id"], {"id": self._owner, "device": self._queue.device, **said}, said)

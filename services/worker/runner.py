@@ -6,12 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from agent.candidates import Candidate
 from agent.job import judge_candidate, run_job
@@ -25,6 +24,7 @@ from services.db.models import Bundle, Evaluation, Job
 from services.db.outages import is_outage, through_outages
 from services.db.session import Database
 from services.db.trouble import folder_problem, trouble
+from services.db.types import upsert
 from services.errors import LeaseLost
 from services.jobs import batches, events, lease, turns
 from services.jobs.endings import end_evaluation, end_job
@@ -47,12 +47,30 @@ _OF_A_LOOK = (
     "ok", "verdict", "reason", "detail", "lint", "inferred", "dims", "direction", "inputs", "outputs", "parameters"
 )  # fmt: skip
 # Texts that a user sees after a cancellation or an internal error; details are in the log.
-_CANCELLED = ("cancelled", "cancelled; its processes were killed", None)
+_CANCELLED = "cancelled; its processes were killed"
 _FAULT = "an error of Kernelwright's own ({kind}: {error}); the log of the worker has its traceback"
 _LOOK_AT_DISK_S = 2.0
 # Omits the error's own message, which may name database hosts and users.
 _CUT_OFF = "the database failed ({kind})"
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class EvaluationOutcome:
+    """How an evaluation ended; `result` is the referee's answer, if there is one."""
+
+    state: str
+    reason: str
+    result: dict[str, Any] | None = None
+
+
+Outcome = JobOutcome | EvaluationOutcome
+
+
+def _without_result(held: Lease, state: str, reason: str) -> Outcome:
+    if held.model is Evaluation:
+        return EvaluationOutcome(state, reason)
+    return JobOutcome(state, "not_judged" if state == "failed" else None, reason)
 
 
 class Runner:
@@ -116,13 +134,12 @@ class Runner:
         _log.info("attempt %d begins", held.attempt)
         refusal = self._refusal()
         if refusal is not None and alone:
-            self.finish_job(held, JobOutcome("failed", "not_judged", f"this worker runs nothing: {refusal}"))
+            self.finish(held, _without_result(held, "failed", f"this worker runs nothing: {refusal}"))
             return
         if refusal is not None:  # the device became unhealthy as the job was claimed; not the job's fault
             self._release(held)
             return
-        gives_back = partial(self._gives_back, held)
-        store = SqlJobStore(self._database, spec.job_id, held, gives_back)
+        store = SqlJobStore(self._database, spec.job_id, held, partial(self._gives_back, held))
         out_dir = self._settings.job_dir(spec.job_id)
         judge = self._judge_for(owner_id)
         owners = readable_owners(owner_id, one_user=self._settings.one_user)
@@ -132,13 +149,7 @@ class Runner:
             out_dir.mkdir(parents=True, exist_ok=True)
             return run_job(spec, store, cast(Referee, judge), out_dir, memory, judge.profile, began_s)
 
-        self._under_watch(
-            held,
-            judge,
-            work,
-            self.finish_job,
-            lambda: JobOutcome("cancelled", None, "cancelled; its processes were killed"),
-        )
+        self._under_watch(held, judge, work)
 
     def _begin(self, held: Lease) -> tuple[JobSpec, str | None]:
         """Return the job's spec and owner, and log the start of the attempt as an event."""
@@ -159,7 +170,7 @@ class Runner:
         judge = self._judge_for(row.owner_id)
         referee = cast(Referee, judge)
 
-        def work() -> tuple[str, str, dict[str, Any] | None]:
+        def work() -> EvaluationOutcome:
             if spec is not None:
                 store = SqlJobStore(self._database, spec.job_id, held, partial(self._gives_back, held))
                 candidate = Candidate(source=row.candidate_source, origin=row.origin, label=row.label)
@@ -169,7 +180,7 @@ class Runner:
                 found = judge.describe(task, deadline_s=row.deadline_s)
                 shown = {name: value for name, value in found.as_json().items() if name in _OF_A_LOOK}
                 shown["shapes"] = {"visible": found.shapes.get("visible", [])}
-                return "succeeded", found.reason, shown
+                return EvaluationOutcome("succeeded", found.reason, shown)
             else:
                 task = TaskSource(name=row.task_name, source=row.task_source)
                 source = CandidateSource(row.candidate_source, origin=row.origin, label=row.label)
@@ -181,15 +192,9 @@ class Runner:
                     submitted=True,
                     shapes=row.shapes,
                 )
-            return "succeeded", verdict.reason, as_json(verdict)
+            return EvaluationOutcome("succeeded", verdict.reason, as_json(verdict))
 
-        self._under_watch(
-            held,
-            judge,
-            work,
-            self._finish_evaluation,
-            lambda: _CANCELLED,
-        )
+        self._under_watch(held, judge, work)
 
     def _opened(self, held: Lease) -> tuple[Evaluation, JobSpec | None]:
         """Return the evaluation, and its job's spec if it has a job."""
@@ -213,20 +218,13 @@ class Runner:
 
         return self._queue.for_job(used)
 
-    def _under_watch(
-        self,
-        held: Lease,
-        judge: JobReferee,
-        work: Callable[[], Any],
-        finish: Callable[[Lease, Any], None],
-        cancelled: Callable[[], Any],
-    ) -> None:
+    def _under_watch(self, held: Lease, judge: JobReferee, work: Callable[[], Outcome]) -> None:
         watch = Watch(
             self._database,
             held,
             self._settings.lease_seconds,
             stop_work=judge.kill,
-            give_up=lambda: self._quietly(finish, held, cancelled()),
+            give_up=lambda: self._quietly(held, _without_result(held, "cancelled", _CANCELLED)),
             stopping=partial(self._gives_back, held),
         )
         try:
@@ -237,11 +235,11 @@ class Runner:
             return
         except SandboxUnavailable as error:
             # A shutdown of this worker may have ended its sandbox first.
-            if self._end_of_stopped(held, finish, cancelled):
+            if self._end_of_stopped(held):
                 return
-            outcome = self._failure(held, f"nothing here isolates a candidate: {error}")
+            outcome = _without_result(held, "failed", f"nothing here isolates a candidate: {error}")
         except Exception as error:  # noqa: BLE001 - every internal error must be stored in the row, not kill the thread
-            if self._end_of_stopped(held, finish, cancelled):
+            if self._end_of_stopped(held):
                 return
             told = trouble(error)
             if told is not None or is_outage(error):
@@ -252,28 +250,20 @@ class Runner:
                 self._release(held, stalled=self._database.answers(), reason=reason)
                 return
             _log.exception("%s %s failed in attempt %d", held.model.__tablename__, held.row_id, held.attempt)
-            try:
-                self._retry_or_fail(
-                    held,
-                    finish,
-                    _FAULT.format(kind=type(error).__name__, error=str(error).partition("\n")[0][:300]),
-                )
-            except LeaseLost:
-                _log.info("%s is somebody else's now", held.row_id)
+            first = str(error).partition("\n")[0][:300]
+            self._retry_or_fail(held, _FAULT.format(kind=type(error).__name__, error=first))
             return
         # `_finish_evaluation` checks for a cancellation: a check beforehand would cost as much as ending the evaluation.
-        if held.model is Evaluation or not self._end_of_stopped(held, finish, cancelled):
-            self._quietly(finish, held, outcome)
+        if held.model is Evaluation or not self._end_of_stopped(held):
+            self._quietly(held, outcome)
 
-    def _end_of_stopped(
-        self, held: Lease, finish: Callable[[Lease, Any], None], cancelled: Callable[[], Any]
-    ) -> bool:
+    def _end_of_stopped(self, held: Lease) -> bool:
         """End or release a row whose work was stopped from outside; return False if it was not stopped."""
         reason = self._patiently(lambda: self._wanted(held))
         if reason == "lost":
             return True
         if reason == "cancelled":
-            self._quietly(finish, held, cancelled())
+            self._quietly(held, _without_result(held, "cancelled", _CANCELLED))
             return True
         if self._gives_back(held):
             self._release(held)
@@ -316,7 +306,7 @@ class Runner:
             self._cut_off.add(held)
         return held in self._cut_off
 
-    def _retry_or_fail(self, held: Lease, finish: Callable[[Lease, Any], None], reason: str) -> None:
+    def _retry_or_fail(self, held: Lease, reason: str) -> None:
         """Release the row for another attempt, or fail it if none is left."""
 
         def again() -> bool:
@@ -328,19 +318,28 @@ class Runner:
                 lease.release(session, held, faults=1)
                 return True
 
-        if self._patiently(again):
+        try:
+            if self._patiently(again):
+                return
+        except LeaseLost:
+            _log.info("%s is somebody else's now", held.row_id)
             return
-        self._quietly(finish, held, self._failure(held, f"gave up after {held.attempt} attempts: {reason}"))
+        self._quietly(
+            held, _without_result(held, "failed", f"gave up after {held.attempt} attempts: {reason}")
+        )
 
-    def _failure(self, held: Lease, reason: str) -> Any:
-        return JobOutcome("failed", "not_judged", reason) if held.model is Job else ("failed", reason, None)
-
-    def finish_job(self, held: Lease, outcome: JobOutcome) -> None:
-        """Store a job's outcome and bundle in one transaction, then its memory entries.
+    def finish(self, held: Lease, outcome: Outcome) -> None:
+        """Store how a row ended: for a job with its bundle in one transaction, then its memory entries.
 
         Raises:
-            LeaseLost: another worker holds the job, or it has ended.
+            LeaseLost: another worker holds the row, or it has ended.
         """
+        if isinstance(outcome, JobOutcome):
+            self._finish_job(held, outcome)
+        else:
+            self._finish_evaluation(held, outcome)
+
+    def _finish_job(self, held: Lease, outcome: JobOutcome) -> None:
         if outcome.state == "waiting":
             with self._database.write() as session:
                 job = lease.locked_row(session, held)
@@ -352,7 +351,8 @@ class Runner:
         with self._database.write() as session:
             job = lease.locked_row(session, held)
             if content is not None and path is not None:
-                _store_bundle(session, job.id, path.name, content)
+                file = {"file_name": path.name, "content": content}
+                upsert(session, Bundle, ["job_id"], {"job_id": job.id, **file}, file)
             end_job(
                 session,
                 job,
@@ -367,22 +367,15 @@ class Runner:
         _log.info("ended as %s (%s)", outcome.state, outcome.verdict_word)
         remember_job(self._database, held.row_id, one_user=self._settings.one_user, secrets=known_secrets())
 
-    def _finish_evaluation(self, held: Lease, ending: tuple[str, str, dict[str, Any] | None]) -> None:
+    def _finish_evaluation(self, held: Lease, outcome: EvaluationOutcome) -> None:
         with self._database.write() as session:
             row: Evaluation = lease.locked_row(session, held)
-            state, reason, result = _CANCELLED if row.cancel_requested else ending
-            end_evaluation(session, row, state, reason, result)
+            if row.cancel_requested:
+                outcome = EvaluationOutcome("cancelled", _CANCELLED)
+            end_evaluation(session, row, outcome.state, outcome.reason, outcome.result)
 
-    def _quietly(self, finish: Callable[[Lease, Any], None], held: Lease, outcome: Any) -> None:
+    def _quietly(self, held: Lease, outcome: Outcome) -> None:
         try:
-            self._patiently(lambda: finish(held, outcome))
+            self._patiently(lambda: self.finish(held, outcome))
         except LeaseLost:
             _log.info("%s was ended by somebody else", held.row_id)
-
-
-def _store_bundle(session: Session, job_id: str, file_name: str, content: bytes) -> None:
-    bundle = session.get(Bundle, job_id)
-    if bundle is None:
-        session.add(Bundle(job_id=job_id, file_name=file_name, content=content))
-    else:
-        bundle.file_name, bundle.content = file_name, content

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from services.jobs.views import EventView
+
 BEGUN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 JOB_ID = "01JD3K8Q2M7XW9N4T6VBRZC5HE"
 REFERENCE = '''\
@@ -227,6 +229,6 @@ def job(state: str = "succeeded", **changes: Any) -> dict[str, Any]:
     return made
 
 
-def event(number: int, name: str, offset_s: float, **data: Any) -> dict[str, Any]:
-    """An event as GET /jobs/{id}/events sends it."""
-    return {"id": number, "time": at(offset_s), "name": name, "data": data}
+def event(number: int, name: str, offset_s: float, **data: Any) -> EventView:
+    """An event of the job."""
+    return EventView(id=number, time=BEGUN + timedelta(seconds=offset_s), name=name, data=data)

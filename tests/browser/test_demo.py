@@ -95,15 +95,13 @@ def test_the_board_ranks_says_origins_plainly_and_obeys_no_control_character() -
 
 def test_what_is_done_now_is_told_where_nothing_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(showing, "_SAY_EVERY_S", -1.0)
-    progress = {
-        "name": "candidate.progress",
-        "data": {"phase": "screen", "label": "one pass", "text": "checking rows=512"},
-    }
-    for chatty, said in ((True, 1), (False, 0)):
+    said = {"phase": "screen", "label": "one pass", "text": "checking rows=512"}
+    progress = stored.event(1, "candidate.progress", 1, **said)
+    for chatty, times in ((True, 1), (False, 0)):
         console = Console(width=120, record=True, file=io.StringIO())
         with showing.Following(console, chatty=chatty) as following:
             following.tell(progress)
-        assert console.export_text().count("Screening one pass: checking rows=512") == said
+        assert console.export_text().count("Screening one pass: checking rows=512") == times
 
 
 @pytest.mark.timeout(300)

@@ -10,6 +10,7 @@ import pytest
 
 from services.dashboard import contexts, formats, listing, ranking, words
 from services.dashboard.rendering import PAGE_HEADERS, render, static_file
+from services.jobs.views import EventView
 from tests.browser import stored
 from tests.browser.markup import Element, parse
 
@@ -21,7 +22,7 @@ def job_page(
     candidates: list[dict[str, Any]],
     *,
     reference: str = stored.REFERENCE,
-    events: list[dict[str, Any]] | None = None,
+    events: list[EventView] | None = None,
     held_out: dict[str, Any] | None = None,
 ) -> Element:
     context = contexts.job_context(job, candidates, reference, events or [], held_out)

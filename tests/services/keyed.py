@@ -24,6 +24,7 @@ from services.jobs import events
 from services.jobs.rows import candidate_row
 from services.settings import Settings
 from services.users import keys
+from services.users.audit import FROM_THE_MACHINE
 from services.users.keys import NewKey
 from tests.services.databases import new_sqlite
 from tests.services.service import CORRECT, TINY_TASK
@@ -66,7 +67,14 @@ class Keyed:
     ) -> NewKey:
         """A new key of a user."""
         with self.base.write() as session:
-            made = keys.make_key(session, user, "test", scope, lifetime)
+            made = keys.make_key(
+                session,
+                FROM_THE_MACHINE,
+                user,
+                "test",
+                scope,
+                lifetime / timedelta(days=1) if lifetime is not None else None,
+            )
             if quotas:
                 made.user.quotas = quotas
             return made

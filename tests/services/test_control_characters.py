@@ -22,6 +22,7 @@ from services.jobs import endings, lease
 from services.jobs.store import SqlJobStore
 from services.jobs.views import JobView
 from services.plain_text import plain, plain_line
+from tests.browser import stored
 from tests.services.keyed import Keyed, evaluate, submit
 
 #: Clears the screen, sets the window's title and clipboard, rings, deletes, writes backwards, ends a line in other ways.
@@ -122,7 +123,7 @@ def test_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=300, force_terminal=True, color_system=None)
     console.print(leaderboard([view]))
     for name in ("candidate.judged", "proposer.failed", "job.failed"):
-        line = event_line({"name": name, "data": {**view, "state": "failed", "phase": "screen", "kind": "x"}})
+        line = event_line(stored.event(1, name, 1, **view, state="failed", phase="screen", kind="x"))
         if line is not None:
             console.print(line)
     shown = capsys.readouterr().out

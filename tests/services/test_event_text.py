@@ -16,6 +16,7 @@ from services.commands.showing import event_line
 from services.commands.working import end
 from services.dashboard import event_text, words
 from services.jobs.views import JobView
+from tests.browser import stored
 
 FIRST = {
     "label": "a kernel", "origin": "llm", "geomean_speedup": 1.23, "seconds": 41.6, "provisional": True
@@ -24,7 +25,7 @@ NONE = "no improvement: optimized.py (a kernel, origin llm): 0.46x [0.18, 0.92] 
 
 
 def test_the_first_accepted_candidate_is_told_with_its_seconds_and_as_provisional() -> None:
-    line = event_line({"name": "portfolio.changed", "data": FIRST})
+    line = event_line(stored.event(1, "portfolio.changed", 1, **FIRST))
     assert line is not None
     told = "First accepted candidate: a kernel: LLM · 1.23× · after 42 s · provisional: not validated yet"
     assert line.plain == told
@@ -32,7 +33,7 @@ def test_the_first_accepted_candidate_is_told_with_its_seconds_and_as_provisiona
     assert said.what == "First accepted candidate: a kernel"
     assert "after 42 s" in said.detail and "provisional" in said.detail
     validated = FIRST | {"provisional": False}
-    line = event_line({"name": "portfolio.changed", "data": validated})
+    line = event_line(stored.event(1, "portfolio.changed", 1, **validated))
     assert line is not None and line.plain == "New best: a kernel: LLM · 1.23×"
     assert event_text.say("portfolio.changed", validated).what == "New best: a kernel"
 

@@ -25,6 +25,7 @@ from services.db.models import Candidate
 from services.db.session import Database
 from services.db.upgrade import upgrade
 from services.users import keys, logins
+from services.users.audit import FROM_THE_MACHINE
 from tests import servers
 from tests.agent.chat_server import Answer, chat_server
 from tests.services.databases import empty_postgres
@@ -80,7 +81,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator
         base = Database(url)
         upgrade(base)
         with base.write() as session:
-            made = [keys.make_key(session, "somebody", scope, scope, None) for scope in ("admin", "submit")]
+            made = [
+                keys.make_key(session, FROM_THE_MACHINE, "somebody", scope, scope, None)
+                for scope in ("admin", "submit")
+            ]
             token = logins.log_in(session, keys.verify_key(session, made[0].text))
         given = {
             "the LLM key": LLM_KEY,

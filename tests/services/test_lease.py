@@ -30,7 +30,6 @@ from services.jobs.lease import Lease
 from services.jobs.requests import CandidateRequest
 from services.jobs.store import SqlJobStore
 from services.settings import Settings
-from services.worker.app import make_celery
 from services.worker.dispatch import Dispatcher
 from services.worker.identity import is_known_dead, own_identity
 from services.worker.referee_queue import RefereeQueue
@@ -235,7 +234,7 @@ def test_a_job_that_kills_its_worker_without_progress_is_failed_with_the_reason(
     base: Database, tmp_path: Path
 ) -> None:
     job_id = new_job(base, tmp_path)
-    dispatcher = Dispatcher(base, make_celery("memory://"), ATTEMPTS)
+    dispatcher = Dispatcher(base, lambda *_: None, ATTEMPTS)
     for attempt in range(1, ATTEMPTS + 1):
         assert taken(base, job_id, seconds=0.0).attempt == attempt
         time.sleep(0.05)
@@ -314,7 +313,7 @@ def test_a_running_job_whose_worker_is_dead_can_be_cancelled(base: Database, tmp
         endings.cancel_job(session, job_id)
     with base.read() as session:
         assert read.get_job(session, job_id).state == "cancelling"
-    Dispatcher(base, make_celery("memory://"), ATTEMPTS).look()
+    Dispatcher(base, lambda *_: None, ATTEMPTS).look()
     with base.read() as session:
         assert read.get_job(session, job_id).state == "cancelled"
 
@@ -329,7 +328,7 @@ def test_a_job_that_is_given_back_while_it_is_being_cancelled_is_cancelled(
     with base.write() as session:
         lease.release(session, held)
     assert claim(base, job_id) is None
-    Dispatcher(base, make_celery("memory://"), ATTEMPTS).look()
+    Dispatcher(base, lambda *_: None, ATTEMPTS).look()
     with base.read() as session:
         assert read.get_job(session, job_id).state == "cancelled"
 
@@ -356,7 +355,7 @@ def test_cancelling_a_job_stops_the_evaluations_of_candidates_added_by_hand(
         lease.expire_leases_of(session, ["two"])
     with base.write() as session:
         assert lease.claim(session, Evaluation, running, "three", 60.0, ATTEMPTS) is None
-    Dispatcher(base, make_celery("memory://"), ATTEMPTS).look()
+    Dispatcher(base, lambda *_: None, ATTEMPTS).look()
     with base.read() as session:
         assert session.get_one(Evaluation, running).state == "cancelled"
 
@@ -371,7 +370,7 @@ def test_the_row_of_a_process_that_was_killed_is_free_at_once(base: Database, tm
     assert process.stdin is not None
     owner = process.stdout.readline().strip()
     taken(base, job_id, owner, seconds=3600)
-    dispatcher = Dispatcher(base, make_celery("memory://"), ATTEMPTS)
+    dispatcher = Dispatcher(base, lambda *_: None, ATTEMPTS)
     dispatcher.look()
     assert claim(base, job_id, "two") is None
     process.kill()
@@ -390,13 +389,13 @@ def test_an_outcome_with_its_bundle_is_stored_whole(base: Database, tmp_path: Pa
     runner = Runner(
         Settings(data_dir=tmp_path), base, RefereeQueue("cpu", tmp_path, "landlock"), "one", lambda: None
     )
-    runner.finish_job(held, JobOutcome("succeeded", "accepted", "fine", "0" * 64, path, Summary(1.5)))
+    runner.finish(held, JobOutcome("succeeded", "accepted", "fine", "0" * 64, path, Summary(1.5)))
     with base.read() as session:
         job = read.get_job(session, job_id)
         assert read.get_bundle(session, job_id) == ("tiny.zip", path.read_bytes())
     assert (job.state, job.verdict, job.summary) == ("succeeded", "accepted", as_json(Summary(1.5)))
     with pytest.raises(LeaseLost):
-        runner.finish_job(held, JobOutcome("failed", None, "late"))
+        runner.finish(held, JobOutcome("failed", None, "late"))
 
 
 def test_only_the_dead_of_this_machine_are_known() -> None:

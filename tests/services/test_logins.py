@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from services.db.models import LoginSession, utc_now
 from services.users import keys, logins
+from services.users.audit import FROM_THE_MACHINE
 from services.users.keys import NewKey
 from tests.services.keyed import Keyed, routes_of, submit
 from tests.services.test_keys import changed, log
@@ -203,7 +204,7 @@ def test_a_login_ends_with_its_time_and_with_its_key(keyed: Keyed) -> None:
                 for row in session.scalars(select(LoginSession)):
                     row.expires_at = utc_now() - timedelta(seconds=1)
             else:
-                keys.revoke_key(session, key.row.id)
+                keys.revoke_key(session, FROM_THE_MACHINE, key.row.id)
         assert browser.get("/jobs", headers={"Accept": "application/json"}).status_code == 401
 
 

@@ -18,6 +18,7 @@ from services.db.upgrade import alembic_config, upgrade
 from services.jobs import read, turns
 from services.leaderboard import reading
 from services.users import keys
+from services.users.audit import FROM_THE_MACHINE
 from tests.services.databases import BOTH_DATABASES, empty_postgres, fresh_database
 from tests.services.ranked import TASK, ended_job
 from tests.services.service import ROOT
@@ -181,7 +182,7 @@ def test_boards_come_and_go_around_users_and_keep_nothing_of_who_is_gone(
 ) -> None:
     with fresh_database(kind, tmp_path, request) as base:
         with base.write() as session:
-            made = keys.make_key(session, "ada", "laptop", "submit", None)
+            made = keys.make_key(session, FROM_THE_MACHINE, "ada", "laptop", "submit", None)
         ada = made.user.id
         hers = ended_job(base, 2.0, owner_id=ada)
         other = ended_job(base, 1.5, owner_id="bob")
@@ -189,7 +190,7 @@ def test_boards_come_and_go_around_users_and_keep_nothing_of_who_is_gone(
             (ada, hers), ("bob", other)
         ]  # fmt: skip
         with base.write() as session:
-            keys.revoke_key(session, made.row.id)
+            keys.revoke_key(session, FROM_THE_MACHINE, made.row.id)
         assert _board(base) == [hers, other], "a figure is the job's, not the key's"
         _write(base, [f"DELETE FROM jobs WHERE owner_id = '{ada}'", f"DELETE FROM users WHERE id = '{ada}'"])
         assert _board(base) == [other]

@@ -23,10 +23,9 @@ from services.db.upgrade import upgrade
 from services.jobs import lease, read, turns
 from services.jobs.store import SqlJobStore
 from services.settings import Settings
-from services.worker.app import make_celery
 from services.worker.dispatch import Dispatcher
 from services.worker.referee_queue import RefereeQueue
-from services.worker.runner import Runner
+from services.worker.runner import EvaluationOutcome, Runner
 from tests.services.databases import empty_postgres, new_job, new_sqlite
 from tests.services.test_turns import queue
 
@@ -164,7 +163,7 @@ def test_a_job_whose_every_attempt_the_database_cuts_off_while_it_answers_others
         for _ in range(4):
             assert runner.work_on_next(Job)
         assert not runner.work_on_next(Job)
-        Dispatcher(base, make_celery("memory://"), 4)._end_abandoned(Job)
+        Dispatcher(base, lambda *_: None, 4)._end_abandoned(Job)
         with base.read() as session:
             job = session.get_one(Job, job_id)
             assert (job.state, job.attempt, job.faults) == ("failed", 4, 0)
@@ -223,7 +222,7 @@ def test_an_evaluation_that_is_cancelled_as_it_ends_is_cancelled(tmp_path: Path)
     assert held is not None
     with base.write() as session:
         session.get_one(Evaluation, "e").cancel_requested = True
-    runner._finish_evaluation(held, ("succeeded", "right", {"verdict": "accepted"}))
+    runner.finish(held, EvaluationOutcome("succeeded", "right", {"verdict": "accepted"}))
     with base.read() as session:
         row = session.get_one(Evaluation, "e")
         assert (row.state, row.verdict) == ("cancelled", None)
@@ -255,7 +254,7 @@ def test_a_round_that_fails_does_not_end_the_dispatcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = new_sqlite(tmp_path)
-    dispatcher = Dispatcher(base, make_celery("memory://"), 3)
+    dispatcher = Dispatcher(base, lambda *_: None, 3)
     monkeypatch.setattr("services.worker.dispatch.LOOK_EVERY_S", 0.01)
     thrice, rounds = threading.Event(), []
 
@@ -277,21 +276,19 @@ def test_whatever_a_broker_raises_the_message_is_sent_later(tmp_path: Path) -> N
     new_job(base, tmp_path)
     with base.write() as session:
         session.add(Worker(id="one", device="cpu", tier="landlock", seen_at=time.time()))
-    celery = make_celery("memory://")
-    dispatcher = Dispatcher(base, celery, 3)
-    sent = []
+    tries: list[str] = []
 
-    def loading(*_: object, **__: object) -> None:
-        raise RuntimeError("LOADING Redis is loading the dataset in memory")
+    def loading_at_first(device: str, _: str) -> None:
+        tries.append(device)
+        if len(tries) == 1:
+            raise RuntimeError("LOADING Redis is loading the dataset in memory")
 
-    celery.send_task = loading
+    dispatcher = Dispatcher(base, loading_at_first, 3)
     dispatcher.look()
-    assert dispatcher.broker_problem == "LOADING Redis is loading the dataset in memory"
-    celery.send_task = lambda *_, **__: sent.append(1)
     dispatcher.look()
-    assert sent == [1]
+    assert tries == ["cpu", "cpu"], "again at once"
     dispatcher.look()
-    assert sent == [1], "not again for a while"
+    assert tries == ["cpu", "cpu"], "not again for a while"
     base.close()
 
 
@@ -299,14 +296,13 @@ def test_rows_that_no_worker_hears_of_do_not_stand_before_those_of_another_devic
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = new_sqlite(tmp_path)
-    monkeypatch.setattr("services.worker.dispatch._RESEND_AFTER_S", 0.0)
+    monkeypatch.setattr("services.worker.dispatch.EXPIRES_S", 0.0)
     with base.write() as session:
         session.add(Worker(id="one", device="cpu", tier="landlock", seen_at=time.time()))
     queue(base, "ada", 20, device="cuda")
     queue(base, "bob")
-    celery, told = make_celery("memory://"), []
-    celery.send_task = lambda *_, queue, **__: told.append(queue)
-    dispatcher = Dispatcher(base, celery, 3)
+    told: list[str] = []
+    dispatcher = Dispatcher(base, lambda device, _: told.append(device), 3)
     for _ in range(3):
         dispatcher.look()
     assert set(told) == {"cpu"}

@@ -9,6 +9,7 @@ from markupsafe import escape
 from services.dashboard import event_text, ranking, words
 from services.dashboard.listing import DiffLine
 from services.dashboard.rendering import environment
+from tests.browser import stored
 
 HOSTILE = "<script>\"&'</script>"
 
@@ -29,7 +30,7 @@ def test_texts_of_strangers_stay_texts() -> None:
         "best_baseline": HOSTILE, "baselines": {HOSTILE: {"median_us": HOSTILE}}, "candidate_us": HOSTILE, "correct": HOSTILE,
     }  # fmt: skip
     row.summary = {"by_stratum": {HOSTILE: {"geomean_speedup": 2.0}, "near": {"geomean_speedup": 1.0}}}
-    told = event_text.timeline([{"name": HOSTILE, "data": {"text": HOSTILE}, "time": HOSTILE}], None)
+    told = event_text.timeline([stored.event(1, HOSTILE, 1, text=HOSTILE)], stored.BEGUN)
     for made in (
         parts().chip(words.Word(HOSTILE, HOSTILE, HOSTILE)),
         parts().origin(HOSTILE),

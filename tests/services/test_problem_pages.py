@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from services import errors
 from services.api import problems
 from services.api.problem_kinds import KINDS, OF_STATUS
 from tests.browser.markup import parse
@@ -20,6 +21,8 @@ from tests.services.service import ROOT
 _ANSWERING = ("problem", "_Refusal", "HTTPException")
 #: Statuses that starlette and FastAPI raise by themselves: a body that is not UTF-8, a method that a route does not take.
 _OF_FRAMEWORK = {400, 405}
+#: Those of the service's own errors.
+_OF_ERRORS = {one.status for one in vars(errors).values() if hasattr(one, "status")}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,7 @@ def test_the_statuses_of_the_code_are_found(tmp_path: Path) -> None:
 
 
 def test_every_type_that_is_answered_has_a_page_and_every_page_a_type(keyed: Keyed) -> None:
-    answered = statuses_in(ROOT / "services") | set(problems._STATUS_OF.values()) | _OF_FRAMEWORK
+    answered = statuses_in(ROOT / "services") | _OF_ERRORS | _OF_FRAMEWORK
     assert answered == set(OF_STATUS), "a status without a kind, or a kind that nothing answers with"
     assert len({kind.name for kind in KINDS}) == len(KINDS)
 

@@ -19,6 +19,7 @@ from services.jobs import lease
 from services.jobs.lease import Lease
 from services.jobs.store import SqlJobStore
 from services.users import keys, quotas
+from services.users.audit import FROM_THE_MACHINE
 from services.users.keys import NewKey
 from tests.services.databases import empty_postgres
 from tests.services.keyed import Keyed, evaluate, submit
@@ -235,7 +236,7 @@ def test_postgresql_counts_and_holds_back_alike(postgres_url: str) -> None:
     base = Database(postgres_url)
     upgrade(base)
     with base.write() as session:
-        made = keys.make_key(session, f"ada-{utc_now():%H%M%S%f}", "k", "submit", None)
+        made = keys.make_key(session, FROM_THE_MACHINE, f"ada-{utc_now():%H%M%S%f}", "k", "submit", None)
         made.user.quotas = {"jobs_running": 1, "usd_per_day": 1.0}
     user_id = made.user.id
     jobs = [f"{user_id[-20:]}-{number}" for number in range(2)]
@@ -268,7 +269,7 @@ def test_a_worker_counts_the_seconds_of_its_bench(tmp_path: Path) -> None:
     with Service(tmp_path / "data") as running:
         base = Database(f"sqlite:///{running.data_dir / 'kernelwright.db'}")
         with base.write() as session:
-            made = keys.make_key(session, "ada", "k", "submit", None)
+            made = keys.make_key(session, FROM_THE_MACHINE, "ada", "k", "submit", None)
             made.user.quotas = {"candidates_per_day": 2, "cpu_seconds_per_day": 1e6}
         running.client.headers["Authorization"] = f"Bearer {made.text}"
         running.wait_until_ready()

@@ -14,7 +14,6 @@ from services.db.models import AuditEntry, utc_now
 from services.db.session import Database
 from services.settings import Settings
 from services.users import audit
-from services.worker.app import make_celery
 from services.worker.dispatch import Dispatcher
 from tests.services.databases import BOTH_DATABASES, fresh_database
 from tests.services.service import wait_until
@@ -55,7 +54,7 @@ def test_none_go_where_all_are_kept(base: Database) -> None:
 
 
 def test_a_service_purges_by_itself(base: Database) -> None:
-    dispatcher = Dispatcher(base, make_celery("memory://"), 3, Settings().audit_days)
+    dispatcher = Dispatcher(base, lambda *_: None, 3, Settings().audit_days)
     dispatcher.start()
     try:
         wait_until(lambda: "audit purged" in actions(base), 10, lambda: str(actions(base)))

@@ -14,6 +14,7 @@ from services.api.routes import events as event_routes
 from services.api.streams import EventStreams
 from services.jobs import events
 from services.users import keys
+from services.users.audit import FROM_THE_MACHINE
 from tests.services.keyed import Keyed, submit
 
 
@@ -53,7 +54,7 @@ def test_an_open_stream_ends_when_its_key_does(keyed: Keyed, monkeypatch: pytest
         job_id = submit(keyed.client(made)).json()["id"]
         assert not asyncio.run(read_on(made.row.id, job_id, 1.0, busy=busy))
         with keyed.base.write() as session:
-            keys.revoke_key(session, made.row.id)
+            keys.revoke_key(session, FROM_THE_MACHINE, made.row.id)
         assert asyncio.run(read_on(made.row.id, job_id, 20.0, busy=busy))
 
 

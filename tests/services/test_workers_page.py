@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from services.db.models import Worker
-from services.observing.workers import BUSY_SHARE
 from tests.browser.markup import parse
 from tests.services.keyed import Keyed
 from tests.services.ranked import H200
@@ -30,7 +29,7 @@ RATES = {
 
 def check_of(**changes: Any) -> dict[str, Any]:
     attacks = [{"name": "reads a file", "blocked": True}, {"name": "opens a socket", "blocked": True}]
-    check = {"tier": "namespaces", "attacks": attacks, "device": H200, "ceilings": RATES, BUSY_SHARE: 0.75}
+    check = {"tier": "namespaces", "attacks": attacks, "device": H200, "ceilings": RATES, "busy_share": 0.75}
     return {**check, **changes}
 
 
@@ -116,7 +115,7 @@ def test_names_of_hosts_are_for_admins(keyed: Keyed) -> None:
 def test_what_a_worker_says_is_text_or_missing(keyed: Keyed, check: dict[str, Any]) -> None:
     with keyed.base.write() as session:
         session.add(
-            Worker(id=HOSTILE, device="cuda", problem=HOSTILE, self_check={**check, BUSY_SHARE: HOSTILE}, seen_at=time.time())
+            Worker(id=HOSTILE, device="cuda", problem=HOSTILE, self_check={**check, "busy_share": HOSTILE}, seen_at=time.time())
         )  # fmt: skip
     client = keyed.client()
     answer = client.get("/ui/workers")

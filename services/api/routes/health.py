@@ -45,13 +45,18 @@ def readyz(
 
 def readiness(database: Database, celery: Celery, settings: Settings) -> dict[str, Any]:
     """Return the body of GET /readyz."""
-    workers = _alive(database)
+    try:
+        with database.read() as session:
+            workers = observed.alive(session)
+        of_workers = {"sandbox": _sandbox(workers), "workers": _workers(workers)}
+    except SQLAlchemyError as error:
+        away = {"ok": False, "problem": trouble(error) or type(error).__name__}
+        of_workers = {"sandbox": away, "workers": {**away, "capabilities": []}}
     checks = {
         "database": _database(database),
         "data_folder": _folder(settings),
         "broker": _broker(celery, settings),
-        "sandbox": _sandbox(workers),
-        "workers": _workers(workers),
+        **of_workers,
     }
     ready = all(check["ok"] for check in checks.values())
     return {"status": "ready" if ready else "not ready", "checks": checks}
@@ -91,18 +96,7 @@ def _broker(celery: Celery, settings: Settings) -> dict[str, Any]:
     return {"ok": True, "kind": settings.broker_url.partition(":")[0]}
 
 
-def _alive(database: Database) -> Sequence[Worker] | str:
-    """Return the rows of live workers, or why the database cannot provide them."""
-    try:
-        with database.read() as session:
-            return observed.alive(session)
-    except SQLAlchemyError as error:
-        return trouble(error) or type(error).__name__
-
-
-def _sandbox(workers: Sequence[Worker] | str) -> dict[str, Any]:
-    if isinstance(workers, str):
-        return {"ok": False, "problem": workers}
+def _sandbox(workers: Sequence[Worker]) -> dict[str, Any]:
     shown = [{"device": worker.device, "tier": worker.tier, "problem": worker.problem} for worker in workers]
     usable = [worker for worker in workers if worker.tier is not None and worker.problem is None]
     if usable:
@@ -118,9 +112,7 @@ def _sandbox(workers: Sequence[Worker] | str) -> dict[str, Any]:
     return {"ok": False, "problem": problem, "workers": shown}
 
 
-def _workers(workers: Sequence[Worker] | str) -> dict[str, Any]:
-    if isinstance(workers, str):
-        return {"ok": False, "problem": workers, "capabilities": []}
+def _workers(workers: Sequence[Worker]) -> dict[str, Any]:
     found = observed.capabilities(workers)
     shown = {"capabilities": [asdict(one) for one in found]}
     if any(one.ready for one in found):

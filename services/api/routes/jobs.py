@@ -28,11 +28,7 @@ def optimize(
 
 
 @router.get("/jobs")
-def list_jobs(
-    session: SessionDep,
-    limit: Limit = 20,
-    after: After = None,
-) -> Page[JobView]:
+def list_jobs(session: SessionDep, limit: Limit = 20, after: After = None) -> Page[JobView]:
     """Jobs, newest first."""
     return page_of(read.list_jobs(session, limit + 1, after), limit)
 

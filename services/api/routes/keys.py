@@ -18,7 +18,7 @@ from services.api.key_views import (
     new_key_view,
 )
 from services.jobs.views import Page, page, page_of
-from services.users import audit, key_management, keys
+from services.users import audit, keys
 
 router = APIRouter(route_class=Route, tags=["keys"])
 KeyId = Annotated[str, Path(max_length=64, description="id or prefix of a key")]
@@ -29,9 +29,7 @@ _SECRET = {"Cache-Control": "no-store"}
 def make_key(body: KeyRequest, response: Response, session: SessionDep, caller: AdminDep) -> NewKeyView:
     """Make a key. Its text is in this answer and nowhere else."""
     refuse_first_key(caller)
-    made = key_management.give_key(
-        session, caller, body.user, body.name, body.scope, body.expires_days, body.quotas
-    )
+    made = keys.make_key(session, caller, body.user, body.name, body.scope, body.expires_days, body.quotas)
     session.commit()
     response.headers.update({"Location": f"/keys/{made.row.id}", **_SECRET})
     return new_key_view(made)
@@ -54,7 +52,7 @@ def rotate_key(
     key_id: KeyId, body: RotateRequest, response: Response, session: SessionDep, caller: AdminDep
 ) -> NewKeyView:
     """Make a key in the place of another, which stays valid for a while. Its text is in this answer and nowhere else."""
-    made = key_management.rotate_key(session, caller, key_id, body.grace_hours)
+    made = keys.rotate_key(session, caller, key_id, body.grace_hours)
     session.commit()
     response.headers.update({"Location": f"/keys/{made.row.id}", **_SECRET})
     return new_key_view(made)
@@ -63,7 +61,7 @@ def rotate_key(
 @router.delete("/keys/{key_id}")
 def revoke_key(key_id: KeyId, session: SessionDep, caller: AdminDep) -> KeyView:
     """End a key at once and for good, with the logins made with it; again changes nothing."""
-    row, user = key_management.revoke_key(session, caller, key_id)
+    row, user = keys.revoke_key(session, caller, key_id)
     session.commit()
     return key_view(row, user)
 

@@ -22,6 +22,7 @@ from mcp import StdioServerParameters
 from services.db.session import Database
 from services.mcp.bounded import NOTICE
 from services.users import keys
+from services.users.audit import FROM_THE_MACHINE
 from tests.services.service import CORRECT, ROOT, TINY_TASK, UNPARSABLE, Service, descendants, wait_until
 
 KEY = "kw_0123456789abcdef"
@@ -136,8 +137,8 @@ def test_a_service_with_keys_is_asked_with_the_file_s_and_no_tool_tells_it(tmp_p
     with Service(tmp_path / "data", "--no-worker") as running:
         base = Database(f"sqlite:///{running.data_dir / 'kernelwright.db'}")
         with base.write() as session:
-            mine = keys.make_key(session, "ada", "agent", "submit", None).text
-            other = keys.make_key(session, "bob", "agent", "submit", None).text
+            mine = keys.make_key(session, FROM_THE_MACHINE, "ada", "agent", "submit", None).text
+            other = keys.make_key(session, FROM_THE_MACHINE, "bob", "agent", "submit", None).text
         base.close()
         root = tmp_path / "root"
         root.mkdir()

@@ -257,5 +257,5 @@ def test_the_worker_remembers_a_job_when_it_ends(base: Database, tmp_path: Path,
         with base.write() as session:
             held = lease.claim(session, Job, job_id, "one", 60.0, 3)
         assert held is not None
-        runner.finish_job(held, JobOutcome("succeeded", "accepted", "fine"))
+        runner.finish(held, JobOutcome("succeeded", "accepted", "fine"))
     assert {row.job_id for row in kept(base)} == ({shared, private} if one_user else {shared})
