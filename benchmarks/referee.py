@@ -85,29 +85,6 @@ def a_against_a(
     return rows
 
 
-def second_start(
-    device: str, work_dir: Path, request: Request, console: Console
-) -> dict[str, list[dict[str, float]]]:
-    """Stages of the first evaluation of a referee that starts where others have worked, with their times and without."""
-    table = Table("stage", "times remembered s", "forgotten s", title="first evaluation after a restart")
-    seen: dict[str, list[dict[str, float]]] = {"remembered": [], "forgotten": []}
-    for kind in ("remembered", "forgotten") * 2:
-        if kind == "forgotten":
-            for file in (work_dir / "baselines").iterdir():
-                file.unlink()
-        core = RefereeCore(device, work_dir, "landlock")
-        try:
-            verdict = core.evaluate(request, quiet)
-        finally:
-            core.close()
-        seen[kind].append({**verdict.stages_s, "all": verdict.elapsed_s})
-    for stage in seen["remembered"][0]:
-        cells = [" ".join(f"{run.get(stage, 0.0):.2f}" for run in runs) for runs in seen.values()]
-        table.add_row(stage, *cells)
-    console.print(table)
-    return seen
-
-
 def main(
     task: Annotated[
         str, typer.Argument(help="A task of the catalogue with rows and cols.")
@@ -119,7 +96,6 @@ def main(
     ] = 2,
     seed: Annotated[int, typer.Option(help="Of the shapes.")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    restart: Annotated[bool, typer.Option(help="Also measure the first evaluation after a restart.")] = False,
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
 ) -> None:
@@ -144,7 +120,6 @@ def main(
             same = a_against_a(core, reference, chosen, rounds, console)
         finally:
             core.close()
-        restarted = second_start(device, Path(folder), request, console) if restart else None
     everything = [ratio for row in same for ratio in row["log_ratios"]]
     median, low, high = median_interval(everything)
     worst = max((row["median"] for row in same), key=lambda value: abs(math.log(value)))
@@ -169,7 +144,6 @@ def main(
                 {key: getattr(verdict, key) for key in ("verdict", "reason", "stages_s", "elapsed_s")}
                 for verdict in verdicts
             ],
-            **({"restart_stages_s": restarted} if restarted else {}),
             "aa": {"median": median, "ci95": [low, high], "worst_shape_median": worst, "shapes": same},
         }
         write_new(out, f"referee-{device}", report)

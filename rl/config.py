@@ -165,7 +165,7 @@ class RewardPart(Part):
         agreement: the two measurements may differ by this share.
     """
 
-    shaping: Literal["clipped", "log", "levels", "marginal"] = "log"
+    shaping: Literal["clipped", "log", "levels"] = "log"
     most_speedup: Annotated[Positive, Field(gt=1)] = 8.0
     slower_penalty: NotNegative = 0.2
     scaled: bool = True
@@ -181,7 +181,7 @@ class ExemplarPart(Part):
     """What prompts show, see `rl.exemplars`.
 
     Attributes:
-        draw: `buckets` is the method; the others are what it is compared with.
+        draw: `buckets`, or `none` for prompts without exemplars.
         count: how many are shown.
         bucket: width in log speedup.
         tau: temperature of the draw over the buckets' means, in units of speedup.
@@ -192,7 +192,7 @@ class ExemplarPart(Part):
             stage before it.
     """
 
-    draw: Literal["buckets", "random", "shuffled", "none"] = "buckets"
+    draw: Literal["buckets", "none"] = "buckets"
     count: Annotated[int, Field(ge=1, le=4), BeforeValidator(_number)] = 2
     bucket: Positive = 0.15
     tau: Positive = 0.3

@@ -22,7 +22,7 @@ import errno
 import hashlib
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,28 +34,26 @@ from agent.prompts.markers import holds_markers
 from agent.strategy.novelty import fingerprint
 from evaluator.errors import EvaluatorError
 from evaluator.sources import TaskSource
-from evaluator.verdict import HARNESS_VERSION, Verdict
 from rl import tasks as tasks_module
 from rl.checkpoints import write_json
 from rl.comparison import Cell, compared
 from rl.config import AnyStage, FleetPart, RewardPart, SftStage, load
 from rl.errors import ConfigError, DataError, FleetLost, RLError
 from rl.exemplars import Draw
-from rl.hacks import caught
+from rl.fleet import Fleet
 from rl.intervals import Interval
 from rl.journal import Journal
-from rl.judges import Judge, Unjudged, judge_of, machine_of
+from rl.judges import Judge, judge_of, machine_of
 from rl.policies import Checkpoint, Policy
 from rl.prompts import contrastive_prompt, read_answer
-from rl.reward import Score, measured_again, score
 from rl.rows import text_of_task
 from rl.shown import Draws, digest_of, drawing_of, draws_of
-from rl.verdicts import Kept, VerdictJournal, elsewhere
+from rl.step_report import Report, Sample
+from rl.verdicts import VerdictJournal, elsewhere, harness_of
 
 SCHEMA = "kernelwright.comparison/1"
 _KIND = "kernelwright.answers/1"
 _REWARD = RewardPart(shaping="clipped")
-_TRIES = 2
 _WRONG, _STOPPED = 2, 75
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 #: Fields of the key of stored answers; a field that an older journal lacks reads as "".
@@ -85,15 +83,6 @@ class Budget:
             raise ConfigError("a budget needs at least one of each, and `most_samples` not below the others")
 
 
-@dataclass(frozen=True)
-class Answered:
-    """One answer: its file ("" without one) and its speedup (0 for a failure, None if it was not judged)."""
-
-    source: str
-    speedup: float | None
-    why: str
-
-
 class Comparison:
     """Answers and verdicts of a comparison; a context manager.
 
@@ -116,15 +105,15 @@ class Comparison:
         budget: Budget,
         draws: Draws | None = None,
     ) -> None:
-        self._judge, self._device, self._budget, self._width = judge, fleet.device, budget, fleet.width
+        self._judge, self._settings, self._budget = judge, fleet, budget
         self._draws = draws or {}
         self._answers = Journal(folder / f"answers-{fleet.device}.journal", _KIND)
         self._known = {
             tuple(one.get(name, "") for name in _KEY): one["answers"] for one in self._answers.records
         }
-        harness = None if fleet.url else HARNESS_VERSION  # a service's referees may have another version
         try:
-            self._verdicts = VerdictJournal(folder / f"{_about(fleet)}.journal", harness=harness)
+            path = folder / f"{_about(fleet)}.journal"
+            self._verdicts = VerdictJournal(path, harness=harness_of(fleet.url))
         except BaseException:
             self._answers.close()
             raise
@@ -149,8 +138,18 @@ class Comparison:
             FleetLost: none of the first `samples` answers could be judged.
         """
         budget = self._budget
-        answers: list[Answered] = []
-        judged: dict[str, Answered] = {}
+        # A candidate that was measured on another type of machine than the folder's has no score, and `_check_machine` refuses it.
+        fleet = Fleet(
+            self._judge,
+            {task.name: task},
+            self._verdicts,
+            group=1,
+            settings=self._settings,
+            reward=_REWARD,
+            machine=self.machine or None,
+        )
+        answers: list[Sample] = []
+        judged: dict[str, Sample] = {}
         number = 0
         while len(answers) < budget.samples or (
             len(judged) < budget.judged and len(answers) < budget.most_samples
@@ -158,28 +157,32 @@ class Comparison:
             wanted = budget.samples if not answers else min(budget.judged, budget.most_samples - len(answers))
             texts = await asyncio.to_thread(self._written, policy, task, seed, number, wanted)
             number += 1
-            found = await self._scored(task, texts)
-            for one in found:
+            read = [read_answer(text, finished=ended) for text, ended in texts]
+            report = await fleet.judged(read, [task.name] * len(read))
+            self._check_machine(report)
+            for one in report.samples:
                 # Candidates beyond the budget were judged only for the mean.
-                form = fingerprint(one.source) if one.source and one.speedup is not None else ""
+                known = one.answer.source is not None and one.score.value is not None
+                form = fingerprint(one.answer.source or "") if known else ""
                 if form and form not in judged and len(judged) < budget.judged:
                     judged[form] = one
                 answers.append(one)
-        first = [one.speedup for one in answers[: budget.samples] if one.speedup is not None]
+        first = [_speedup(one) for one in answers[: budget.samples] if one.score.value is not None]
         if not first:
-            raise FleetLost(f"nothing that {policy.name} wrote for {task.name} was judged: {answers[0].why}")
-        best = max(judged.values(), key=lambda one: one.speedup or 0.0, default=Answered("", 0.0, ""))
+            why = answers[0].score.why
+            raise FleetLost(f"nothing that {policy.name} wrote for {task.name} was judged: {why}")
+        best = max(judged.values(), key=_speedup, default=None)
         return Cell(
-            policy.name,
-            task.name,
-            seed,
-            statistics.fmean(first),
-            best.speedup or 0.0,
-            len(judged),
-            len(answers),
-            sum(one.speedup is None for one in answers),
-            sum(bool(one.speedup) for one in judged.values()),
-            best.source,
+            policy=policy.name,
+            task=task.name,
+            seed=seed,
+            mean=statistics.fmean(first),
+            best=_speedup(best) if best else 0.0,
+            judged=len(judged),
+            written=len(answers),
+            missing=sum(one.score.value is None for one in answers),
+            accepted=sum(_speedup(one) > 0 for one in judged.values()),
+            shown=(best.answer.source or "") if best else "",
         )
 
     def _written(
@@ -188,7 +191,7 @@ class Comparison:
         draw = self._draws.get((seed, task.sha256), Draw((), 0))
         key = (policy.name, policy.identity, task.sha256, seed, number, digest_of(draw))
         if key not in self._known:
-            text = text_of_task(task.source, "", "", self._device)
+            text = text_of_task(task.source, "", "", self._settings.device)
             prompt = contrastive_prompt(text, draw)
             # The seed omits the policy's name: both policies share random numbers, which reduces the noise of their difference.
             made = policy.sample(prompt, count, tasks_module.seed_of(seed, task.sha256, number))
@@ -196,71 +199,20 @@ class Comparison:
             self._known[key] = made
         return [(str(text), bool(ended)) for text, ended in self._known[key]]
 
-    async def _scored(self, task: TaskSource, texts: Sequence[tuple[str, bool]]) -> list[Answered]:
-        read = [read_answer(text, finished=ended) for text, ended in texts]
-        sources = list(dict.fromkeys(one.source for one in read if one.source))
-        room = asyncio.Semaphore(self._width)
+    def _check_machine(self, report: Report) -> None:
+        """Refuse verdicts of a second type of machine, also rejections: a kernel may be too slow or not fit there."""
+        for verdict in (one.verdict for one in report.samples if one.verdict is not None):
+            machine = elsewhere(verdict, "")
+            self.machine = self.machine or machine
+            if machine not in ("", self.machine):
+                raise ConfigError(
+                    f"verdicts of {machine} and of {self.machine} in one folder: compare on one type of machine, or take another folder"
+                )
 
-        async def one(source: str) -> Score:
-            async with room:
-                return await self._score(task, source)
 
-        scores = dict(zip(sources, await asyncio.gather(*map(one, sources)), strict=True))
-        found = []
-        for answer in read:
-            if answer.source is None:
-                found.append(Answered("", 0.0, answer.problem))
-                continue
-            scored = scores[answer.source]
-            speedup = None if scored.value is None else scored.speedup or 0.0
-            found.append(Answered(answer.source, speedup, scored.why))
-        return found
-
-    async def _score(self, task: TaskSource, source: str) -> Score:
-        """Score a candidate; a suspicious speed is measured again, as for rewards."""
-        first = await self._judged(task, source, "")
-        if not first.again:
-            return first
-        return measured_again(replace(first, again=""), await self._judged(task, source, "/again"), _REWARD)
-
-    async def _judged(self, task: TaskSource, source: str, measurement: str) -> Score:
-        key = (task.sha256, fingerprint(source) + measurement)
-        kept = self._verdicts.get(key)
-        if kept is not None:
-            return self._scored_here(kept.verdict)
-        why = ""
-        for _ in range(_TRIES):
-            try:
-                verdict = await self._judge.judge(task, source)
-            except Unjudged as error:
-                if error.own_fault:
-                    return Score(0.0, None, "", str(error))
-                why = str(error)
-                continue
-            scored = self._scored_here(verdict)
-            if scored.value is not None:
-                self._verdicts.put(key, Kept(verdict, confirmed=bool(measurement)))
-                return scored
-            why = scored.why
-        return Score(None, None, "", why)
-
-    def _scored_here(self, verdict: Verdict) -> Score:
-        found = score(verdict, _REWARD)
-        if found.value is None:
-            return found
-        # A rejection may also depend on the machine: a kernel may be too slow or not fit there.
-        machine = elsewhere(verdict, "")
-        self.machine = self.machine or machine
-        if machine and machine != self.machine:
-            raise ConfigError(
-                f"verdicts of {machine} and of {self.machine} in one folder: compare on one type of machine, or take another folder"
-            )
-        if found.speedup is None:
-            return found
-        # Training pays hacks the floor; counting their speed would show a policy that adopts them as a gain.
-        if (hack := caught(verdict)) is not None:
-            return Score(0.0, None, "", f"the referee's finding: {hack[0]}")
-        return found
+def _speedup(one: Sample) -> float:
+    """A judged answer's speedup, 0 for a failure. Training pays hacks the floor; here they must not show up as a gain."""
+    return 0.0 if one.caught else one.score.speedup or 0.0
 
 
 async def compare(

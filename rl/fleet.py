@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,24 +18,22 @@ from agent.strategy.novelty import fingerprint
 from evaluator.fingerprint import type_of
 from evaluator.sources import TaskSource
 from evaluator.verdict import Verdict
-from rl import hacks as hacks_module
 from rl.attempt import Attempt
 from rl.config import FleetPart, RewardPart
 from rl.errors import FleetLost, GroupError
-from rl.exemplars import Success, measured
-from rl.groups import check_group_order
-from rl.hacks import HackDatabase, Opinion
+from rl.exemplars import Success
+from rl.hacks import HackDatabase, Opinion, Reviewer, caught, doubted
 from rl.judges import Judge, Unjudged
 from rl.prompts import Answer, read_answer
 from rl.reward import FAULTS, Score, measured_again, normalized, score, shaping
 from rl.step_report import Report, Sample
-from rl.verdicts import Kept, VerdictJournal, elsewhere
+from rl.verdicts import Kept, Key, VerdictJournal, elsewhere
 
 _log = logging.getLogger(__name__)
 
-_KEPT_VERDICTS = 4096
 _FIRST_PAUSE_S = 0.25
 _MOST_REASONS = 5
+_OWN_FAULT = "cannot be submitted"
 #: Pause before an unanswered step is retried, times the attempt number; a restarting service needs some tens of seconds.
 _PAUSE_S = 20.0
 
@@ -48,62 +45,47 @@ class _Found:
     doubts: tuple[Opinion, ...] = ()
 
 
-@dataclass(frozen=True)
-class Knowledge:
-    """What a reward depends on besides the verdict, all as of the step's snapshot.
-
-    Attributes:
-        record: returns the highest known speedup of a task (by digest) on the machine.
-        portfolio: returns the verdicts on a task's accepted candidates, except the one with this fingerprint; used only by the
-            shaping `marginal`.
-        hacks: the database of hacks, or None.
-        judges: called when a reward jumps, see `rl.hacks.Judge`.
-        learns: whether this process writes to `hacks`; only the first rank does.
-    """
-
-    record: Callable[[str], float | None] = lambda _: None
-    portfolio: Callable[[str, str], Sequence[Verdict]] = lambda task, form: ()
-    hacks: HackDatabase | None = None
-    judges: Sequence[hacks_module.Judge] = ()
-    learns: bool = True
-
-
 class Fleet:
     """Computes rewards from evaluators' verdicts.
 
     Args:
         judge: returns verdicts.
         tasks: tasks by the names in the trainer's column `task`.
+        verdicts: the run's verdicts; what is in it is not judged again.
+        group: number of completions per prompt.
+        settings: width, patience, tries.
+        reward: how verdicts become rewards.
         machine: machine type that rewards apply to (`evaluator.fingerprint.type_of`); None takes that of the first accepted verdict.
             Measurements from another type give None: times of two types are not compared.
-        group: number of completions per prompt.
-        fleet: width, patience, tries.
-        reward: how verdicts become rewards.
-        knowledge: what else a reward depends on.
-        verdicts: journal of verdicts for resumed runs; without it, verdicts are kept only in memory.
+        record: returns the highest known speedup of a task (by digest) on the machine, as of the step's snapshot.
+        hacks: the database of hacks, as of the step's snapshot.
+        reviewer: called when a reward jumps.
     """
 
     def __init__(
         self,
         judge: Judge,
         tasks: Mapping[str, TaskSource],
+        verdicts: VerdictJournal,
         *,
         group: int,
+        settings: FleetPart,
+        reward: RewardPart,
         machine: str | None = None,
-        fleet: FleetPart | None = None,
-        reward: RewardPart | None = None,
-        knowledge: Knowledge | None = None,
-        verdicts: VerdictJournal | None = None,
+        record: Callable[[str], float | None] = lambda _: None,
+        hacks: HackDatabase | None = None,
+        reviewer: Reviewer | None = None,
     ) -> None:
         self._judge = judge
         self._tasks = dict(tasks)
-        self.machine = machine
-        self._group = group
-        self._settings = fleet or FleetPart()
-        self._reward = reward or RewardPart()
-        self._knowledge = knowledge or Knowledge()
-        self._kept: OrderedDict[tuple[str, str], Kept] = OrderedDict()
         self._verdicts = verdicts
+        self._group = group
+        self._settings = settings
+        self._reward = reward
+        self.machine = machine
+        self._record = record
+        self._hacks = hacks
+        self._reviewer = reviewer
         self._dead_steps = 0
         self.report = Report()
 
@@ -125,12 +107,20 @@ class Fleet:
             FleetLost: no attempt at the step got an answer, or several steps in a row could not be judged.
             JournalError: the database of hacks cannot be extended.
         """
-        check_group_order(prompts, task, self._group)
+        _check_groups(prompts, task, self._group)
         unknown = next((one for one in task if one not in self._tasks), None)
         if unknown is not None:
             raise GroupError(f"no task is called {unknown!r}; the reward knows {len(self._tasks)} tasks")
+        report = await self.judged([read_answer(text_of(one)) for one in completions], task)
+        return [sample.reward for sample in report.samples]
+
+    async def judged(self, answers: Sequence[Answer], task: Sequence[str]) -> Report:
+        """Have the answers to some tasks judged, and return the step's report.
+
+        Raises:
+            FleetLost, JournalError: see `rewards`.
+        """
         began_s = time.monotonic()
-        answers = [read_answer(text_of(one)) for one in completions]
         keys = [
             None if answer.source is None else (self._tasks[name].sha256, fingerprint(answer.source))
             for name, answer in zip(task, answers, strict=True)
@@ -154,7 +144,7 @@ class Fleet:
         report.judged, report.repeated = judged, repeated or 0
         report.waited_s = time.monotonic() - began_s
         self._tell(report)
-        return [sample.reward for sample in report.samples]
+        return report
 
     def successes(self) -> list[Success]:
         """The last step's candidates for the exemplar database: accepted, timed and without any doubt."""
@@ -162,12 +152,9 @@ class Fleet:
         for one in self.report.samples:
             clean = all(doubt.word == "nothing" for doubt in one.doubts)
             if one.answer.source is not None and one.score.value is not None and one.score.speedup and clean:
-                task = self._tasks[one.task].sha256
-                shapes = measured(one.verdict) if one.verdict else ()
-                success = Success(
-                    task, self.machine or "", one.answer.source, one.score.speedup, shapes=shapes
-                )
-                found[one.task, fingerprint(one.answer.source)] = success
+                task, source = self._tasks[one.task].sha256, one.answer.source
+                success = Success(task, self.machine or "", source, one.score.speedup)
+                found[task, fingerprint(source)] = success
         return list(found.values())
 
     async def _attempt(
@@ -175,12 +162,12 @@ class Fleet:
         step: Attempt,
         task: Sequence[str],
         answers: Sequence[Answer],
-        keys: Sequence[tuple[str, str] | None],
+        keys: Sequence[Key | None],
         until_s: float,
     ) -> Report:
         """Have the step's candidates without a known verdict judged."""
         self.report = report = Report()
-        once: dict[tuple[str, str], tuple[TaskSource, str]] = {}
+        once: dict[Key, tuple[TaskSource, str]] = {}
         for key, name, answer in zip(keys, task, answers, strict=True):
             if key is None or answer.source is None:
                 continue
@@ -189,7 +176,7 @@ class Fleet:
         first = {
             key: asyncio.create_task(self._found(step, *once[key], key)) for key in step.in_turn(list(once))
         }
-        await self._all(first.values(), until_s - time.monotonic())
+        await _finished(first.values(), until_s - time.monotonic())
         floor = shaping(self._reward).floor
         for key, name, answer in zip(keys, task, answers, strict=True):
             if key is None:
@@ -221,80 +208,68 @@ class Fleet:
             return False
         return True
 
-    async def _all(self, tasks: Any, seconds: float) -> None:
-        """Wait up to `seconds` for all tasks, then cancel the late ones, which frees their evaluators."""
-        if not tasks:
-            return
-        _, late = await asyncio.wait(list(tasks), timeout=max(seconds, 0.0))
-        for one in late:
-            one.cancel()
-        if late:
-            await asyncio.wait(late)
-
     def _result(self, step: Attempt, task: asyncio.Task[_Found]) -> _Found:
         if task.cancelled():
             why = step.silent(f"no verdict within the step's {self._settings.step_s:g} s")
             return _Found(Score(None, None, "", why), None)
         return task.result()
 
-    async def _found(self, step: Attempt, task: TaskSource, source: str, key: tuple[str, str]) -> _Found:
-        knowledge, settings = self._knowledge, self._reward
+    async def _found(self, step: Attempt, task: TaskSource, source: str, key: Key) -> _Found:
         verdict, why = await self._verdict(step, task, source, key)
         if verdict is None:
             return _Found(self._unjudged(why), None)
-        scored = self._score(task, verdict, key[1])
-        jumped = bool(scored.again)
-        if jumped and not self._known(key, confirmed=True):
+        scored = self._score(task, verdict)
+        if scored.again and not self._confirmed(key):
             again, why = await self._verdict(step, task, source, None)
-            second = self._unjudged(why) if again is None else self._score(task, again, key[1])
+            second = self._unjudged(why) if again is None else self._score(task, again)
             if again is not None and (second.speedup or 0.0) < (scored.speedup or 0.0):
                 verdict = again  # the lower speed, or the rejection, counts
-            scored = measured_again(scored, second, settings)
-            self._keep(key, None if scored.value is None else Kept(verdict, confirmed=True))
+            scored = measured_again(scored, second, self._reward)
+            if scored.value is None:
+                self._verdicts.drop(key)
+            else:
+                self._keep(key, Kept(verdict, confirmed=True))
             if why in step.silences:
                 step.silent(scored.why)
         said = await self._opinions(step, task, source, key, scored)
         if said is None:
-            # Paying it would reward candidates that no judge can assess; lowering it would blame the candidate for a judge's fault.
+            # Paying it would reward candidates that no reviewer can assess; lowering it would blame the candidate for a reviewer's fault.
             self.report.unanswered += 1
             return _Found(
                 Score(None, None, "", "a judge has not answered about a speed that jumped"), verdict
             )
         doubts = list(said)
         # The referee's own findings come first: they also catch accepted candidates with decoy kernels.
-        if scored.speedup is not None and (own := hacks_module.caught(verdict)) is not None:
+        if scored.speedup is not None and (own := caught(verdict)) is not None:
             doubts.append(Opinion("caught", f"the referee's finding: {own[0]}", f"the referee: {own[0]}"))
-        if knowledge.hacks is not None and scored.speedup is not None:
-            doubts.append(knowledge.hacks.opinion(source))
-        if knowledge.hacks is not None and knowledge.learns:
-            knowledge.hacks.learn(source, verdict)
-        return _Found(hacks_module.doubted(scored, doubts, settings), verdict, tuple(doubts))
+        if scored.speedup is not None and self._hacks is not None:
+            doubts.append(self._hacks.opinion(source))
+        return _Found(doubted(scored, doubts, self._reward), verdict, tuple(doubts))
 
     async def _opinions(
-        self, step: Attempt, task: TaskSource, source: str, key: tuple[str, str], scored: Score
+        self, step: Attempt, task: TaskSource, source: str, key: Key, scored: Score
     ) -> Sequence[Opinion] | None:
-        """The judges' opinions on a candidate, new or stored; None if a judge did not answer.
+        """The reviewer's opinion on a candidate, new or stored; None if it did not answer.
 
-        Judges are called when a speed jumped and was confirmed, in this step or in an earlier one whose judges did not answer.
+        It is called when a speed jumped and was confirmed, in this step or in an earlier one that it did not answer.
         """
-        known, kept = self._knowledge, self._known(key, confirmed=True)
+        kept = self._confirmed(key)
         if kept is not None and kept.opinions is not None:
             return kept.opinions
-        if kept is None or scored.speedup is None or not known.judges:
+        if kept is None or scored.speedup is None or self._reviewer is None:
             return ()
-        hits = known.hacks.alike(source) if known.hacks is not None else []
-        question = (task, source, scored.speedup, hits)
-        said = [
-            await _asked(judge, question, step.looks, self._settings.patience_s) for judge in known.judges
-        ]
-        answered = tuple(one for one in said if one is not None)
-        if len(answered) < len(said):
+        hits = self._hacks.alike(source) if self._hacks is not None else []
+        try:
+            # Waiting for a turn does not count toward the timeout.
+            async with step.looks, asyncio.timeout(self._settings.patience_s):
+                said = await asyncio.to_thread(self._reviewer, task, source, scored.speedup, hits)
+        except Exception as error:  # noqa: BLE001 - a third-party program, over a network
+            _log.warning("a judge of rewards failed: %s", str(error) or type(error).__name__)
             return None
-        self._keep(key, replace(kept, opinions=answered))
-        return answered
+        self._keep(key, replace(kept, opinions=(said,)))
+        return (said,)
 
-    def _score(self, task: TaskSource, verdict: Verdict, form: str) -> Score:
-        known = self._knowledge
+    def _score(self, task: TaskSource, verdict: Verdict) -> Score:
         if verdict.verdict == "accepted":
             measured_on = type_of(verdict.environment)
             if self.machine is None:
@@ -305,8 +280,7 @@ class Fleet:
                 )
         elif other := elsewhere(verdict, self.machine):
             return Score(None, None, "", f"rejected on {other}, not {self.machine}")
-        portfolio = known.portfolio(task.sha256, form) if self._reward.shaping == "marginal" else ()
-        return score(verdict, self._reward, known.record(task.sha256), portfolio)
+        return score(verdict, self._reward, self._record(task.sha256))
 
     def _unjudged(self, why: str) -> Score:
         if why.startswith(_OWN_FAULT):
@@ -314,10 +288,10 @@ class Fleet:
         return Score(None, None, "", why)
 
     async def _verdict(
-        self, step: Attempt, task: TaskSource, source: str, key: tuple[str, str] | None
+        self, step: Attempt, task: TaskSource, source: str, key: Key | None
     ) -> tuple[Verdict | None, str]:
         """Return a verdict, or None and the reason; with a key, an earlier verdict if there is one."""
-        if key is not None and (known := self._known(key)) is not None:
+        if key is not None and (known := self._verdicts.get(key)) is not None:
             self.report.repeated += 1
             return known.verdict, ""
         why = ""
@@ -344,35 +318,22 @@ class Fleet:
             self.report.judged += 1
             why = f"not judged: {verdict.reason[:200]}"
             if verdict.verdict not in FAULTS:
-                self._keep(key, Kept(verdict, confirmed=False))
+                if key is not None:
+                    self._keep(key, Kept(verdict, confirmed=False))
                 return verdict, ""
             if verdict.verdict == "task_rejected":
                 return None, why
         return None, why
 
-    def _known(self, key: tuple[str, str], *, confirmed: bool = False) -> Kept | None:
-        """A candidate's earlier verdict; with `confirmed`, only one that was measured again."""
-        found = self._kept.get(key)
-        if found is None and self._verdicts is not None:
-            found = self._verdicts.get(key)
-        return found if found is not None and (found.confirmed or not confirmed) else None
+    def _confirmed(self, key: Key) -> Kept | None:
+        """A candidate's verdict whose suspicious speed was measured again."""
+        kept = self._verdicts.get(key)
+        return kept if kept is not None and kept.confirmed else None
 
-    def _keep(self, key: tuple[str, str] | None, found: Kept | None) -> None:
-        if key is None:
-            return
-        if found is None:
-            self._kept.pop(key, None)
-            if self._verdicts is not None:
-                self._verdicts.drop(key)
-            return
-        if elsewhere(found.verdict, self.machine):
-            return  # not stored: the candidate is judged again, perhaps on the right machine
-        self._kept[key] = found
-        self._kept.move_to_end(key)
-        if self._verdicts is not None:
+    def _keep(self, key: Key, found: Kept) -> None:
+        # A verdict from elsewhere is not stored: the candidate is judged again, perhaps on the right machine.
+        if not elsewhere(found.verdict, self.machine):
             self._verdicts.put(key, found)
-        if len(self._kept) > _KEPT_VERDICTS:
-            self._kept.popitem(last=False)
 
     def _tell(self, report: Report) -> None:
         missing = sum(report.missing.values())
@@ -395,7 +356,26 @@ class Fleet:
             )
 
 
-_OWN_FAULT = "cannot be submitted"
+async def _finished(tasks: Iterable[asyncio.Task[Any]], seconds: float) -> None:
+    """Wait up to `seconds` for all tasks, then cancel the late ones, which frees their evaluators."""
+    running = list(tasks)
+    if running:
+        _, late = await asyncio.wait(running, timeout=max(seconds, 0.0))
+        for one in late:
+            one.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+
+def _check_groups(prompts: Sequence[Any], tasks: Sequence[str], group: int) -> None:
+    """Check that completions are ordered in whole groups of one prompt and one task each: GRPO compares them."""
+    if len(prompts) != len(tasks) or len(prompts) % group:
+        raise GroupError(f"{len(prompts)} completions of {len(tasks)} tasks are not whole groups of {group}")
+    for begin in range(0, len(prompts), group):
+        block = slice(begin, begin + group)
+        if any(one != prompts[begin] for one in prompts[block]) or len(set(tasks[block])) > 1:
+            raise GroupError(
+                f"completions {begin} to {begin + group - 1} are one group and have different prompts"
+            )
 
 
 def text_of(completion: Any) -> str:
@@ -405,18 +385,3 @@ def text_of(completion: Any) -> str:
     last = completion[-1] if isinstance(completion, Sequence) and completion else {}
     said = last.get("content") if isinstance(last, Mapping) else None
     return said if isinstance(said, str) else ""
-
-
-async def _asked(
-    judge: hacks_module.Judge,
-    question: tuple[TaskSource, str, float, Sequence[hacks_module.Hit]],
-    turn: asyncio.Semaphore,
-    patience_s: float,
-) -> Opinion | None:
-    """A judge's opinion, or None if it fails. Waiting for a turn does not count toward the timeout."""
-    try:
-        async with turn, asyncio.timeout(patience_s):
-            return await asyncio.to_thread(judge, *question)
-    except Exception as error:  # noqa: BLE001 - a third-party program, over a network
-        _log.warning("a judge of rewards failed: %s", str(error) or type(error).__name__)
-        return None

@@ -14,9 +14,8 @@ Each of these checks can only lower a reward: `Opinion` has no verdict that rais
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,7 +26,7 @@ from agent.strategy.novelty import marks
 from evaluator.sources import TaskSource
 from evaluator.verdict import Verdict
 from rl.config import HackPart, RewardPart
-from rl.errors import JournalError, RLError
+from rl.errors import RLError
 from rl.journal import Journal
 from rl.reward import Score, lowered, shaping, unpaid
 
@@ -79,11 +78,11 @@ class Opinion:
 
 
 #: Called when a reward jumps, with the task, the candidate's source, its speedup and the most similar cases. If it raises, there is no opinion.
-Judge = Callable[[TaskSource, str, float, Sequence[Hit]], Opinion]
+Reviewer = Callable[[TaskSource, str, float, Sequence[Hit]], Opinion]
 
 
-class HackDatabase:
-    """Cases searchable by similarity; a context manager.
+class HackDatabase(Journal):
+    """Cases searchable by similarity.
 
     Args:
         path: the file.
@@ -96,81 +95,41 @@ class HackDatabase:
 
     def __init__(self, path: Path, settings: HackPart | None = None, *, write: bool = True) -> None:
         self._settings = settings or HackPart()
-        self._journal = Journal(path, _KIND, write=write)
-        self._taken = 0
-        self._forget()
-        try:
-            self._apply()
-        except BaseException:
-            self._journal.close()
-            raise
-
-    def __enter__(self) -> HackDatabase:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__(path, _KIND, write=write)
 
     def __len__(self) -> int:
         return len(self._cases)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._journal.close()
-
     @property
     def position(self) -> int:
         """The number of records in use, to be saved in a checkpoint."""
-        return len(self._journal.records)
+        return len(self.records)
 
     def learn(self, source: str, verdict: Verdict) -> bool:
         """Add a candidate if the referee caught it; return whether a case was added."""
         found = caught(verdict)
-        return found is not None and self._add(Case("caught", *found, source))
+        return found is not None and self._learn(Case("caught", *found, source))
 
     def clear(self, source: str, by: str, why: str) -> bool:
         """Record that a file was reviewed and is honest, for example confirmed by the referee in fresh processes.
 
         A file that was caught stays caught.
         """
-        return self._add(Case("cleared", by, why[:_SHOWN_CHARACTERS], source))
+        return self._learn(Case("cleared", by, why[:_SHOWN_CHARACTERS], source))
 
     def take(self, other: HackDatabase) -> int:
         """Add the cases of another run's database; return how many were added."""
-        return sum(self._add(case) for case in other._cases)
-
-    def follow(self) -> None:
-        """Load the records that the writing process has added."""
-        kept = self._journal.follow()
-        if kept < self._taken:
-            self._forget()
-        self._apply()
-
-    def rewind(self, position: int) -> None:
-        """Go back to a checkpoint's position, so repeated steps see the same cases.
-
-        Raises:
-            ValueError: there is no such position.
-        """
-        self._journal.rewind(position)
-        self._forget()
-        self._apply()
+        return sum(self._learn(case) for case in list(other._cases.values()))
 
     def alike(self, source: str, most: int = 3) -> list[Hit]:
         """The most similar cases, best first; each shares a token triple or the normal form."""
-        form, triples = marks(source)
-        common: Counter[int] = Counter()
-        for triple in triples:
-            common.update(self._places.get(triple, ()))
+        mine, triples = marks(source)
         hits = []
-        for number, shared in common.items():
-            share = shared / (len(triples) + self._sizes[number] - shared)
-            hits.append((min(share, 0.9999), number))
-        if form in self._forms:
-            number = self._forms[form]
-            hits = [(1.0, number), *(hit for hit in hits if hit[1] != number)]
-        hits.sort(key=lambda hit: (-hit[0], hit[1]))
-        return [Hit(self._cases[number], share) for share, number in hits[:most]]
+        for form, case in self._cases.items():
+            common = len(triples & self._triples[form])
+            share = common / (len(triples) + len(self._triples[form]) - common or 1)
+            hits.append(Hit(case, 1.0 if form == mine else min(share, 0.9999)))
+        return sorted((hit for hit in hits if hit.share), key=lambda hit: -hit.share)[:most]
 
     def opinion(self, source: str) -> Opinion:
         """Opinion on a candidate that the referee accepted, by its similarity to known cases."""
@@ -192,53 +151,26 @@ class HackDatabase:
             "suspect", f"{bad.share:.0%} like a file that was caught ({bad.case.rule})", "like a caught file"
         )
 
-    def _add(self, case: Case) -> bool:
+    def _learn(self, case: Case) -> bool:
         if len(case.source) > _MOST_CHARACTERS:
             return False
-        known = self._forms.get(marks(case.source)[0])
-        if known is not None and (self._cases[known].kind == "caught" or case.kind == "cleared"):
+        known = self._cases.get(marks(case.source)[0])
+        if known is not None and (known.kind == "caught" or case.kind == "cleared"):
             return False
-        record = {"kind": case.kind, "rule": case.rule, "evidence": case.evidence, "source": case.source}
-        self._journal.append([record])
-        self._apply()
+        self.append([asdict(case)])
         return True
 
-    def _apply(self) -> None:
-        """Load the records that were not loaded yet."""
-        try:
-            for record in self._journal.records[self._taken :]:
-                self._take(_case(record))
-        except (KeyError, TypeError, ValueError) as error:
-            raise JournalError(
-                f"{self._journal.path} holds a record that makes no sense: {error!r}"
-            ) from None
-        self._taken = self.position
-
-    def _take(self, case: Case) -> None:
-        form, triples = marks(case.source)
-        known = self._forms.get(form)
-        if known is not None:  # cleared before, caught now
-            self._cases[known] = case
-            return
-        number = len(self._cases)
-        self._cases.append(case)
-        self._forms[form] = number
-        self._sizes.append(len(triples))
-        for triple in triples:
-            self._places.setdefault(triple, []).append(number)
-
     def _forget(self) -> None:
-        self._taken = 0  # number of journal records loaded into the fields below
-        self._cases: list[Case] = []
-        self._sizes: list[int] = []
-        self._places: dict[int, list[int]] = {}
-        self._forms: dict[str, int] = {}
+        # By normal form; a file that was cleared and is caught later takes the place of its case.
+        self._cases: dict[str, Case] = {}
+        self._triples: dict[str, frozenset[int]] = {}
 
-
-def _case(record: Mapping[str, Any]) -> Case:
-    if record["kind"] not in ("caught", "cleared"):
-        raise ValueError(record["kind"])
-    return Case(record["kind"], str(record["rule"]), str(record["evidence"]), str(record["source"]))
+    def _note(self, record: dict[str, Any]) -> None:
+        if record["kind"] not in ("caught", "cleared"):
+            raise ValueError(record["kind"])
+        case = Case(record["kind"], str(record["rule"]), str(record["evidence"]), str(record["source"]))
+        form, triples = marks(case.source)
+        self._cases[form], self._triples[form] = case, triples
 
 
 def caught(verdict: Verdict) -> tuple[str, str] | None:

@@ -12,13 +12,13 @@ import os
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rl.errors import JournalError
 
 
 class Journal:
-    """One file of records; a context manager.
+    """One file of records; a context manager. A database is a subclass that builds its state from the records by `_note`.
 
     Args:
         path: the file; created with its folder if missing.
@@ -36,6 +36,7 @@ class Journal:
         self._write_allowed = write
         self._read_bytes = 0
         self._lines = 0
+        self._forget()
         try:
             if write:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +47,7 @@ class Journal:
         try:
             if write:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._take()
+            self.follow()
             if write:
                 os.ftruncate(self._descriptor, self._read_bytes)
                 if not self._lines:
@@ -58,7 +59,7 @@ class Journal:
             os.close(self._descriptor)
             raise
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,7 +82,7 @@ class Journal:
         kept = list(records)
         if kept:
             self._extend(_line({"all": kept}))
-            self.records += kept
+            self._add(kept)
 
     def rewind(self, position: int) -> None:
         """Discard records after a checkpoint's position; the run makes them again, or they were another run's.
@@ -94,15 +95,27 @@ class Journal:
             raise ValueError(f"{self.path} has no position {position}; the newest is {len(self.records)}")
         if position != len(self.records):
             self._extend(_line({"rewound": position}))
-            del self.records[position:]
+            self._cut(position)
 
-    def follow(self) -> int:
-        """Read what the writing process has appended since, and return how many of the earlier records are still valid.
+    def _forget(self) -> None:
+        """Empty the state that a subclass builds from the records."""
 
-        Raises:
-            JournalError: the file is damaged.
-        """
-        return self._take()
+    def _note(self, record: dict[str, Any]) -> None:
+        """Add a record to that state; `KeyError`, `TypeError` and `ValueError` mean that the record is invalid."""
+
+    def _add(self, records: list[dict[str, Any]]) -> None:
+        self.records += records
+        for record in records:
+            try:
+                self._note(record)
+            except (KeyError, TypeError, ValueError) as error:
+                raise JournalError(f"{self.path} holds a record that makes no sense: {error!r}") from None
+
+    def _cut(self, position: int) -> None:
+        left = self.records[:position]
+        self.records.clear()
+        self._forget()
+        self._add(left)
 
     def _extend(self, data: bytes) -> None:
         try:
@@ -118,9 +131,12 @@ class Journal:
         self._read_bytes += len(data)
         self._lines += 1
 
-    def _take(self) -> int:
-        """Read the new complete lines, and return how many of the earlier records are still valid."""
-        unchanged = len(self.records)
+    def follow(self) -> None:
+        """Read the complete lines that the writing process has appended since.
+
+        Raises:
+            JournalError: the file is damaged.
+        """
         with open(self._descriptor, "rb", closefd=False) as file:
             file.seek(self._read_bytes)
             data = file.read()
@@ -134,11 +150,10 @@ class Journal:
             if self._lines == 1 and found != {"kind": self._kind}:
                 raise JournalError(f"{self.path} holds {found.get('kind')!r}, not {self._kind!r}")
             if self._lines > 1:
-                del self.records[found.get("rewound", len(self.records)) :]
-                unchanged = min(unchanged, len(self.records))
-                self.records += found.get("all", [])
+                if "rewound" in found:
+                    self._cut(found["rewound"])
+                self._add(found.get("all", []))
             self._read_bytes += len(line) + 1
-        return unchanged
 
 
 def _line(record: dict[str, Any]) -> bytes:

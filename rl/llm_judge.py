@@ -50,7 +50,7 @@ def require_key(settings: JudgePart) -> None:
 
 
 class LlmJudge:
-    """Implements `rl.hacks.Judge` by asking a model over HTTP; safe to call from several threads.
+    """Implements `rl.hacks.Reviewer` by asking a model over HTTP; safe to call from several threads.
 
     Args:
         settings: the model and its server.

@@ -85,9 +85,9 @@ def of_reports(reports: Iterable[Report]) -> dict[str, Any]:
     samples = [sample for report in every for sample in report.samples]
     # Completions without a candidate count as judged: they are rejected without a referee.
     judged = [one for one in samples if one.score.value is not None]
-    found = [one for one in samples if _is_caught(one)]
+    found = [one for one in samples if one.caught]
     # A hack is paid like a failure and must not show up as progress in the curves.
-    accepted = [one for one in judged if one.score.speedup is not None and not _is_caught(one)]
+    accepted = [one for one in judged if one.score.speedup is not None and not one.caught]
     return {
         "reward_mean": _mean([one.score.value for one in judged if one.score.value is not None]),
         "speedup_mean": math.fsum(one.score.speedup or 0.0 for one in accepted) / len(judged)
@@ -114,7 +114,7 @@ def of_samples(step: int, reports: Iterable[Report]) -> list[dict[str, Any]]:
             "problem": one.answer.problem,
             "in_form": one.answer.in_form,
             "word": one.verdict.verdict if one.verdict is not None else None,
-            "speedup": None if _is_caught(one) else one.score.speedup,
+            "speedup": None if one.caught else one.score.speedup,
             "score": one.score.value,
             "reward": one.reward,
             "why": one.score.why[:300],
@@ -154,10 +154,3 @@ def _caught_by(one: Sample) -> str:
         found = caught(one.verdict)
         return f"the referee: {found[0]}" if found else "the referee"
     return next((doubt.kind or doubt.word for doubt in one.doubts if doubt.word != "nothing"), "")
-
-
-def _is_caught(one: Sample) -> bool:
-    """Whether the referee, the similarity to a caught file or a judge caught it."""
-    return any(doubt.word == "caught" for doubt in one.doubts) or (
-        one.verdict is not None and one.verdict.verdict == "cheating"
-    )

@@ -4,8 +4,7 @@
    None: an infrastructure fault teaches nothing. Only accepted candidates get more, and each of them gets more than the floor.
 2. *Speed.* Only paired timings at the visible shapes count. Their geometric mean is rounded to two decimals toward 1, which keeps
    noise around 1 from paying. If shapes are slower than the baseline, the slowest shape determines a share of the pay, whatever
-   its unit, and a penalty is subtracted: the same mean, of 1 or more, pays more when it is spread evenly. `marginal` applies only
-   the penalty, see `shaping`.
+   its unit, and a penalty is subtracted: the same mean, of 1 or more, pays more when it is spread evenly.
 3. *Suspicion.* A speed far above the known ones is measured again; the lower one counts if both agree, otherwise neither does.
 4. *Group.* Scores of one prompt are normalized within the group and clipped (CUDA-L1, arXiv 2507.14111, eq. 6); the trainer must
    not scale them again. With `best_of` above 1, the normalized values are each score's gain over others: an accepted candidate
@@ -21,11 +20,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from agent.candidates import Candidate
 from agent.portfolio.clusters import visible_rows
-from agent.portfolio.cover import cover
-from agent.portfolio.entries import Entry, eager_speedups
-from agent.portfolio.table import tabulate
+from agent.portfolio.entries import eager_speedups
 from evaluator.verdict import WORDS, ShapeResult, Verdict
 from rl.best_of import gains_on_best
 from rl.config import RewardPart
@@ -69,18 +65,17 @@ class Shaping:
         floor: reward of a rejected candidate.
         least: lowest reward of an accepted candidate; above the floor.
         most: highest reward of an accepted candidate.
-        pay: reward from the speed and, for `marginal`, from the candidate's gain for a portfolio (log speedup; 0 for other
-            shapings).
+        pay: reward from the speed.
     """
 
     floor: float
     least: float
     most: float
-    pay: Callable[[Speed, float], float]
+    pay: Callable[[Speed], float]
 
-    def paid(self, speed: Speed, gain: float) -> float:
+    def paid(self, speed: Speed) -> float:
         """Return `pay`, clamped to the limits."""
-        return min(max(self.pay(speed, gain), self.least), self.most)
+        return min(max(self.pay(speed), self.least), self.most)
 
 
 @dataclass(frozen=True)
@@ -133,33 +128,24 @@ def shaping(settings: RewardPart) -> Shaping:
     log: its logarithm, which makes twice as fast as good as half as fast is bad.
     levels: 1 correct, 2 more than 5 % over eager, 3 more than 5 % over the best baseline too (CUDA Agent, arXiv 2602.24286) and
         slower than it at no shape.
-    marginal: the gain for a portfolio of the task's exemplars, which pays for being best at a few shapes. A portfolio uses
-        others where the candidate is slow, so its slowest shape has no effect; a specialist must outweigh the penalty.
     """
     limit = settings.most_speedup
     lowest = math.log(_LEAST_SPEEDUP)
     ways = {
-        "clipped": Shaping(0.0, 0.1, limit, lambda speed, _: speed.geomean),
-        "log": Shaping(lowest - 0.25, lowest, math.log(limit), lambda speed, _: math.log(speed.geomean)),
-        "levels": Shaping(-1.0, 0.0, 3.0, lambda speed, _: _level(speed, settings)),
-        "marginal": Shaping(-0.5, -0.25, math.log(limit), lambda _, gain: gain),
+        "clipped": Shaping(0.0, 0.1, limit, lambda speed: speed.geomean),
+        "log": Shaping(lowest - 0.25, lowest, math.log(limit), lambda speed: math.log(speed.geomean)),
+        "levels": Shaping(-1.0, 0.0, 3.0, lambda speed: _level(speed, settings)),
     }
     return ways[settings.shaping]
 
 
-def score(
-    verdict: Verdict,
-    settings: RewardPart,
-    record: float | None = None,
-    portfolio: Sequence[Verdict] = (),
-) -> Score:
+def score(verdict: Verdict, settings: RewardPart, record: float | None = None) -> Score:
     """Score a verdict.
 
     Args:
         verdict: the referee's verdict.
         settings: how verdicts become rewards.
         record: the task's highest known speedup on this machine type.
-        portfolio: verdicts of accepted candidates already in the portfolio; used only by `marginal`.
     """
     way = shaping(settings)
     word = verdict.verdict
@@ -170,15 +156,14 @@ def score(
     speed = speed_of(verdict)
     if speed is None:
         return Score(None, None, "", "accepted, but no visible shape was timed")
-    gain = marginal_gain(verdict, portfolio) if settings.shaping == "marginal" else 0.0
-    value = way.paid(speed, gain)
+    value = way.paid(speed)
     if speed.slower:
         # A share rather than a fixed amount, which would hardly matter where rewards are high.
         share = min(settings.slower_penalty, 1.0)
         like_worst = replace(speed, geomean=speed.worst, over_eager=speed.worst)
         # Half of the penalty applies if any shape is slower, the other half in proportion to their share.
         penalty = settings.slower_penalty * (0.5 + 0.5 * speed.slower)
-        value = max((1 - share) * value + share * way.paid(like_worst, gain) - penalty, way.least)
+        value = max((1 - share) * value + share * way.paid(like_worst) - penalty, way.least)
     return Score(value, speed.geomean, _suspicion(speed.geomean, settings, record), f"{speed.geomean:.2f}x")
 
 
@@ -215,7 +200,7 @@ def lowered(scored: Score, limit: float | None, why: str) -> Score:
 
 def unpaid(settings: RewardPart) -> float:
     """The reward of a correct candidate that is no faster than the baseline."""
-    return shaping(settings).paid(Speed(geomean=1.0, over_eager=1.0, worst=1.0, slower=0.0, shapes=1), 0.0)
+    return shaping(settings).paid(Speed(geomean=1.0, over_eager=1.0, worst=1.0, slower=0.0, shapes=1))
 
 
 def normalized(scores: Sequence[float | None], settings: RewardPart) -> list[float | None]:
@@ -234,23 +219,6 @@ def normalized(scores: Sequence[float | None], settings: RewardPart) -> list[flo
         return [None if one is None else 0.0 for one in scores]
     unit, clip = spread if settings.scaled else 1.0, settings.clip
     return [None if one is None else min(max((one - mean) / unit, -clip), clip) for one in scores]
-
-
-def marginal_gain(verdict: Verdict, portfolio: Sequence[Verdict]) -> float:
-    """Gain of the geometric mean over visible shapes, as a log ratio, when this candidate joins a portfolio.
-
-    The reference is always a member, so a candidate that is faster at no shape gains nothing.
-    """
-    every = [*portfolio, verdict]
-    entries = [
-        Entry(Candidate(str(number), "policy", ""), number, replace(one, shapes=tuple(visible_rows(one))))
-        for number, one in enumerate(every)
-    ]
-    table = tabulate(entries)
-    if not table.shapes:
-        return 0.0
-    members = range(len(portfolio))
-    return cover(table, most=len(every) + 1, always=members).marginal[-1]
 
 
 def _suspicion(speedup: float, settings: RewardPart, record: float | None) -> str:

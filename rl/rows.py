@@ -28,7 +28,7 @@ from evaluator.keeping import replacing
 from evaluator.sources import TaskSource
 from rl.config import Part
 from rl.errors import CheckpointError, DataError
-from rl.exemplars import Draw, Exemplar, Shown, Success
+from rl.exemplars import Draw, Exemplar, Success
 from rl.prompts import TaskText, as_text, contrastive_prompt
 
 _MOST_BYTES = 1 << 20
@@ -115,7 +115,7 @@ def successes_of(path: Path, tasks: Iterable[TaskSource]) -> list[Success]:
     """
     digests = {task.sha256 for task in tasks}
     return [
-        Success(row.reference.sha256, row.machine, row.candidate, row.speedup, row.origin)
+        Success(row.reference.sha256, row.machine, row.candidate, row.speedup)
         for row in read_rows(path)
         if row.speedup is not None and row.machine and row.reference.sha256 in digests
     ]
@@ -156,7 +156,7 @@ def messages_of(row: Row, special_tokens: Iterable[str] = ()) -> list[Message]:
         ValueError: the task contains markers of the model's chat format.
     """
     shown = [
-        Shown(Exemplar(str(number), one.source, one.speedup, 1, 0, row.origin), one.speedup)
+        Exemplar(str(number), one.source, one.speedup)
         for number, one in enumerate(sorted(row.shown, key=lambda one: one.speedup))
     ]
     return contrastive_prompt(task_text(row), Draw(tuple(shown), 0), special_tokens)

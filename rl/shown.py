@@ -65,5 +65,5 @@ def drawing_of(stages: Sequence[AnyStage]) -> ExemplarPart:
 
 def digest_of(draw: Draw) -> str:
     """Digest of the exemplars that a prompt shows; "" if it shows none."""
-    shown = [[one.speedup, one.exemplar.source] for one in draw.shown]
+    shown = [[one.speedup, one.source] for one in draw.shown]
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest() if shown else ""

@@ -31,6 +31,12 @@ class Sample:
     verdict: Verdict | None
     doubts: tuple[Opinion, ...] = ()
 
+    @property
+    def caught(self) -> bool:
+        """Whether the referee, the similarity to a caught file or a reviewer caught it."""
+        rejected = self.verdict is not None and self.verdict.verdict == "cheating"
+        return rejected or any(doubt.word == "caught" for doubt in self.doubts)
+
 
 @dataclass
 class Report:

@@ -5,13 +5,12 @@ A run killed in the middle of a step therefore loses no measurement, and the rep
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from evaluator.fingerprint import type_of
-from evaluator.verdict import Verdict, as_json, from_json
+from evaluator.verdict import HARNESS_VERSION, Verdict, as_json, from_json
 from rl.hacks import Opinion
 from rl.journal import Journal
 from rl.reward import FAULTS
@@ -49,8 +48,13 @@ class Kept:
     opinions: tuple[Opinion, ...] | None = None
 
 
-class VerdictJournal:
-    """Verdicts by (task's digest, candidate's fingerprint); a context manager.
+def harness_of(url: str | None) -> str | None:
+    """The version of this machine's referees; None for a service, whose version may differ."""
+    return None if url else HARNESS_VERSION
+
+
+class VerdictJournal(Journal):
+    """Verdicts by (task's digest, candidate's fingerprint).
 
     Args:
         path: the file.
@@ -62,29 +66,9 @@ class VerdictJournal:
     """
 
     def __init__(self, path: Path, machine: str | None = None, harness: str | None = None) -> None:
-        self._journal = Journal(path, _KIND)
         self._machine = machine
         self._harness = harness
-        self._found: dict[Key, Kept] = {}
-        for record in self._journal.records:
-            self._take(record)
-        self._journal.records.clear()  # keeps each verdict in memory only once
-
-    def __enter__(self) -> VerdictJournal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._found)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._journal.close()
+        super().__init__(path, _KIND)
 
     def get(self, key: Key) -> Kept | None:
         """Return the stored verdict on a candidate, or None."""
@@ -101,19 +85,21 @@ class VerdictJournal:
         record = {"task": key[0], "form": key[1], "confirmed": found.confirmed, "verdict": kept}
         if found.opinions is not None:
             record["opinions"] = [asdict(one) for one in found.opinions]
-        self._add(record)
+        self.append([record])
 
     def drop(self, key: Key) -> None:
         """Remove a verdict that was not confirmed."""
         if key in self._found:
-            self._add({"task": key[0], "form": key[1], "confirmed": False, "verdict": None})
+            self.append([{"task": key[0], "form": key[1], "confirmed": False, "verdict": None}])
 
-    def _add(self, record: dict[str, Any]) -> None:
-        self._journal.append([record])
-        self._journal.records.clear()
-        self._take(record)
+    def _add(self, records: list[dict[str, Any]]) -> None:
+        super()._add(records)
+        self.records.clear()  # keeps each verdict in memory only once; this journal is never rewound
 
-    def _take(self, record: Mapping[str, Any]) -> None:
+    def _forget(self) -> None:
+        self._found: dict[Key, Kept] = {}
+
+    def _note(self, record: dict[str, Any]) -> None:
         key = (str(record["task"]), str(record["form"]))
         verdict = None if record["verdict"] is None else from_json(record["verdict"])
         if verdict is None or not self._fits(verdict):

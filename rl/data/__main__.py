@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -20,10 +20,8 @@ from rl import tasks
 from rl.config import FleetPart, load
 from rl.data import accepted
 from rl.data.build import Builder, Tally, provenance_path
-from rl.data.library import library_leads
-from rl.data.lowering import Workshop
-from rl.data.lowering import leads as compiled_leads
-from rl.data.proposals import Lead
+from rl.data.lowering import Workshop, lowered
+from rl.data.proposals import Proposal, from_library
 from rl.errors import ConfigError, RLError
 from rl.judges import judge_of
 
@@ -91,14 +89,14 @@ def build(
             judge = judge_of(fleet, work_dir)
             stack.callback(judge.close)
             builder = stack.enter_context(Builder(out, evaluated, judge, making, workshop, on_progress=_say))
-            parts: list[Iterator[Lead]] = []
+            parts: list[Iterator[Proposal]] = []
             if library:
-                parts.append(library_leads(device))
+                parts.append(from_library(device))
             if service:
                 client = stack.enter_context(accepted.client_of(service))
                 known = accepted.tasks_by_digest(task_file or [])
-                parts.append(accepted.leads(client, device, known, most_accepted))
-            parts.append(compiled_leads(workshop, seed, modules))
+                parts.append(accepted.from_service(client, device, known, most_accepted))
+            parts.append(lowered(workshop, seed, modules))
             try:
                 asyncio.run(builder.run(itertools.chain(*parts), width))
             finally:
@@ -150,10 +148,5 @@ def _show(tally: Tally, rows: int, out: Path) -> None:
     )
 
 
-def main(*arguments: Any) -> None:
-    """Run the program."""
-    app(list(arguments) or None)
-
-
 if __name__ == "__main__":
-    main()
+    app()

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from evaluator.sources import TaskSource
 from kernelbench_tasks import catalog
-from rl.data.proposals import Lead, Proposal
+from rl.data.proposals import Proposal
 from rl.errors import ConfigError, RLError
-from services.client import CandidateView, Client, ClientError, UnsafeAddress
+from services.client import Client, ClientError, UnsafeAddress
 
 _MOST_BYTES = 4 << 20
 
@@ -54,8 +54,10 @@ def client_of(url: str) -> Client:
         raise ConfigError(f"`--service` cannot be asked: {error}") from None
 
 
-def leads(client: Client, device: str, tasks: Mapping[str, TaskSource], count: int) -> Iterator[Lead]:
-    """Leads to at most `count` accepted candidates, the newest jobs first.
+def from_service(
+    client: Client, device: str, tasks: Mapping[str, TaskSource], count: int
+) -> Iterator[Proposal]:
+    """At most `count` accepted candidates, the newest jobs first.
 
     Raises:
         ServiceSilent: the candidates could not be read.
@@ -72,15 +74,19 @@ def leads(client: Client, device: str, tasks: Mapping[str, TaskSource], count: i
                 if given == count:
                     return
                 given += 1
-                name = f"service/{device}/{candidate.id}"
-                yield Lead(name, task, partial(_kept, name, task, device, candidate))
+                known = candidate.origin in ("llm", "policy", "compiler", "human")
+                yield Proposal(
+                    id=f"service/{device}/{candidate.id}",
+                    task=task,
+                    device=device,
+                    make=partial(str, candidate.source),
+                    origin=candidate.origin if known else "external",
+                    source="service",
+                    about={
+                        "job": candidate.job_id,
+                        "candidate": candidate.id,
+                        "label": candidate.label[:200],
+                    },
+                )
     except ClientError as error:
         raise ServiceSilent(f"the service's candidates could not be read: {error}") from None
-
-
-def _kept(name: str, task: TaskSource, device: str, candidate: CandidateView) -> Proposal:
-    about = {"job": candidate.job_id, "candidate": candidate.id, "label": candidate.label[:200]}
-    known = candidate.origin in ("llm", "policy", "compiler", "human")
-    return Proposal(
-        name, task, device, candidate.source, candidate.origin if known else "external", "service", about
-    )

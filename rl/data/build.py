@@ -1,4 +1,4 @@
-"""Turns leads into rows: makes each proposal, checks it against the evaluation tasks, has it judged and records the result.
+"""Turns proposals into rows: checks each against the evaluation tasks, makes its file, has it judged and records the result.
 
 Every decision goes into a journal (`rl.journal`), so a killed build resumes after the last one. A proposal that could not be judged
 because of an infrastructure fault is not a decision; the next run retries it. Each run ends by writing the whole file of rows from
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from agent.prompts.sizes import space_text
 from agent.strategy.novelty import fingerprint
@@ -23,10 +23,9 @@ from evaluator.fingerprint import type_of
 from evaluator.keeping import replacing
 from evaluator.sources import TaskSource, sha256_of
 from evaluator.verdict import Verdict
-from rl.data.contrast import as_asked, with_shown
-from rl.data.lowering import NotMade
-from rl.data.proposals import LICENCES, Lead, Proposal
-from rl.data.texts import analysis_text, design_text, shapes_text
+from rl.data.lowering import NotMade, Workshop
+from rl.data.proposals import LICENCES, Proposal
+from rl.data.texts import analysis_text, as_asked, design_text, shapes_text, with_shown
 from rl.decontamination import overlaps
 from rl.errors import FleetLost, RLError
 from rl.journal import Journal
@@ -37,6 +36,8 @@ from rl.rows import Row, write_rows
 _KIND = "kernelwright.rows/1"
 #: Consecutive evaluations without an answer after which the build stops: the fault will not clear by itself.
 _GONE = 5
+#: Evaluations of a proposal; after so many infrastructure faults it is left for the next run.
+_TRIES = 2
 
 #: Warnings allowed in a row: a kernel may hard-code the width of a module that has only one, and it was judged at other sizes.
 _HARMLESS = frozenset({"hard_coded_shape"})
@@ -53,18 +54,6 @@ class Tally:
     known: int = 0
 
 
-class Looks(Protocol):
-    """Task queries that a workshop answers, see `rl.data.lowering.Workshop`."""
-
-    def dims_of(self, task: TaskSource) -> Mapping[str, Any]:
-        """Return the task's dimension space."""
-        ...
-
-    def meaning_of(self, task: TaskSource) -> str:
-        """Return a key for what the task computes."""
-        ...
-
-
 class _Overlaps(NotMade):
     """The module is also an evaluation task."""
 
@@ -76,9 +65,8 @@ class Builder:
         out: the file of rows; the journal and the provenance file are written next to it.
         evaluated: sources of the tasks that the model will be evaluated on, by name.
         judge: the referee.
-        making: single-threaded executor (the workshop's thread) that makes proposals.
-        looks: answers queries about tasks in the same thread.
-        tries: evaluation attempts per proposal; after that many infrastructure faults it is left for the next run.
+        making: single-threaded executor (the workshop's thread) that makes files.
+        workshop: answers queries about tasks in the same thread.
         on_progress: called after each decision.
 
     Raises:
@@ -91,19 +79,17 @@ class Builder:
         evaluated: Mapping[str, str],
         judge: Judge,
         making: Executor,
-        looks: Looks,
+        workshop: Workshop,
         *,
-        tries: int = 2,
         on_progress: Callable[[Tally], None] = lambda _: None,
     ) -> None:
         self._out = out
         self._evaluated = dict(evaluated)
         self._judge = judge
         self._making = making
-        self._looks = looks
+        self._workshop = workshop
         self._meanings: dict[str, str] = {}
         self._known_meanings: dict[str, str] = {}
-        self._tries = tries
         self._on_progress = on_progress
         self._dims: dict[str, Mapping[str, Any]] = {}
         self._gone = 0
@@ -118,11 +104,11 @@ class Builder:
     def __exit__(self, *_: object) -> None:
         self._journal.close()
 
-    async def run(self, leads: Iterable[Lead], width: int) -> Tally:
-        """Decide all leads that have no decision yet.
+    async def run(self, proposals: Iterable[Proposal], width: int) -> Tally:
+        """Decide all proposals that have no decision yet.
 
         Args:
-            leads: consumed one at a time as slots become free.
+            proposals: consumed one at a time as slots become free.
             width: maximum number of concurrent evaluations.
 
         Raises:
@@ -133,21 +119,21 @@ class Builder:
         room = asyncio.Semaphore(width + 1)
         judging = asyncio.Semaphore(width)
 
-        async def one(lead: Lead) -> None:
+        async def one(proposal: Proposal) -> None:
             try:
-                await self._decide(lead, judging)
+                await self._decide(proposal, judging)
             finally:
                 room.release()
 
         await asyncio.get_running_loop().run_in_executor(self._making, self._learn_meanings)
         try:
             async with asyncio.TaskGroup() as group:
-                for lead in leads:
-                    if lead.id in self._decided:
+                for proposal in proposals:
+                    if proposal.id in self._decided:
                         self.tally.known += 1
                         continue
                     await room.acquire()
-                    group.create_task(one(lead))
+                    group.create_task(one(proposal))
         except ExceptionGroup as failures:
             # Not `except*`: before Python 3.11.4, an exception raised inside it is wrapped in a group again.
             lost, others = failures.split(RLError)
@@ -156,58 +142,57 @@ class Builder:
             raise lost.exceptions[0] from None
         return self.tally
 
-    async def _decide(self, lead: Lead, judging: asyncio.Semaphore) -> None:
-        if like := self._overlap(lead.id, lead.task):
-            self._write(lead.id, "overlap", like)
+    async def _decide(self, proposal: Proposal, judging: asyncio.Semaphore) -> None:
+        if like := self._overlap(proposal.id, proposal.task):
+            self._write(proposal.id, "overlap", like)
             return
         try:
-            proposal = await asyncio.get_running_loop().run_in_executor(self._making, self._made, lead)
+            candidate = await asyncio.get_running_loop().run_in_executor(self._making, self._made, proposal)
         except _Overlaps as error:
-            self._write(lead.id, "overlap", str(error))
+            self._write(proposal.id, "overlap", str(error))
             return
         except NotMade as error:
-            self._write(lead.id, "not made", str(error))
+            self._write(proposal.id, "not made", str(error))
             return
         except EvaluatorError as error:
             self._miss(str(error))
             return
-        form = fingerprint(proposal.candidate) + proposal.task.sha256[:16]
+        form = fingerprint(candidate) + proposal.task.sha256[:16]
         if form in self._seen:
-            self._write(lead.id, "repeated", "the same program for the same module is there")
+            self._write(proposal.id, "repeated", "the same program for the same module is there")
         else:
             self._seen.add(form)
             async with judging:
-                await self._judged(proposal, form)
+                await self._judged(proposal, candidate, form)
 
-    def _made(self, lead: Lead) -> Proposal:
-        """Make the proposal; runs in the workshop's thread."""
-        self._refuse_same(lead.task)
-        proposal = lead.make()
-        known = proposal.task.sha256
-        if known not in self._dims:
-            self._dims[known] = (
-                proposal.dims if proposal.dims is not None else self._looks.dims_of(proposal.task)
-            )
-        return proposal
+    def _made(self, proposal: Proposal) -> str:
+        """Make the candidate file; runs in the workshop's thread."""
+        task = proposal.task
+        self._refuse_same(task)
+        candidate = proposal.make()
+        if task.sha256 not in self._dims:
+            known = proposal.dims
+            self._dims[task.sha256] = self._workshop.dims_of(task) if known is None else known
+        return candidate
 
     def _refuse_same(self, task: TaskSource) -> None:
         if task.sha256 not in self._known_meanings:
-            self._known_meanings[task.sha256] = self._looks.meaning_of(task)
+            self._known_meanings[task.sha256] = self._workshop.meaning_of(task)
         same = self._meanings.get(self._known_meanings[task.sha256])
         if same:
             raise _Overlaps(f"computes what {same} does")
 
     def _learn_meanings(self) -> None:
         for name, source in self._evaluated.items():
-            meaning = self._looks.meaning_of(TaskSource(name, source))
+            meaning = self._workshop.meaning_of(TaskSource(name, source))
             if meaning:
                 self._meanings[meaning] = name
 
-    async def _judged(self, proposal: Proposal, form: str) -> None:
+    async def _judged(self, proposal: Proposal, candidate: str, form: str) -> None:
         verdict = None
-        for _ in range(self._tries):
+        for _ in range(_TRIES):
             try:
-                verdict = await self._judge.judge(proposal.task, proposal.candidate)
+                verdict = await self._judge.judge(proposal.task, candidate)
             except Unjudged as error:
                 why = str(error)
                 if error.own_fault:
@@ -228,9 +213,9 @@ class Builder:
             self._seen.discard(form)
             self._miss(why)
             return
-        self._write_judged(proposal, form, verdict)
+        self._write_judged(proposal, candidate, form, verdict)
 
-    def _write_judged(self, proposal: Proposal, form: str, verdict: Verdict) -> None:
+    def _write_judged(self, proposal: Proposal, candidate: str, form: str, verdict: Verdict) -> None:
         telling = [one for one in verdict.findings if one.severity != "info" and one.rule not in _HARMLESS]
         speed = speed_of(verdict) if verdict.verdict == "accepted" else None
         if verdict.verdict != "accepted":
@@ -241,14 +226,15 @@ class Builder:
         elif speed is None:
             self._write(proposal.id, "rejected", "accepted, but no visible shape was timed", form=form)
         else:
-            row = row_of(proposal, self._dims[proposal.task.sha256], verdict, speed.geomean)
+            dims = self._dims[proposal.task.sha256]
+            row = row_of(proposal, candidate, dims, verdict, speed.geomean)
             self._write(
                 proposal.id,
                 "accepted",
                 f"{speed.geomean:.2f}x",
                 form=form,
                 row=row.model_dump(exclude_defaults=True),
-                provenance=provenance_of(proposal, verdict),
+                provenance=provenance_of(proposal, candidate, verdict),
                 meaning=self._known_meanings.get(proposal.task.sha256, ""),
             )
 
@@ -274,7 +260,7 @@ class Builder:
         """Write the rows and their provenance; return the number of rows.
 
         Args:
-            seed: selects the exemplars that rows show, see `rl.data.contrast`.
+            seed: selects the exemplars that rows show, see `rl.data.texts`.
 
         Raises:
             DataError: the disk is full; the files are unchanged.
@@ -301,7 +287,9 @@ def provenance_path(out: Path) -> Path:
     return out.with_name(f"{out.stem}.provenance.jsonl")
 
 
-def row_of(proposal: Proposal, dims: Mapping[str, Any], verdict: Verdict, speedup: float) -> Row:
+def row_of(
+    proposal: Proposal, candidate: str, dims: Mapping[str, Any], verdict: Verdict, speedup: float
+) -> Row:
     """Build the row of an accepted proposal."""
     return Row.model_validate(
         {
@@ -309,19 +297,19 @@ def row_of(proposal: Proposal, dims: Mapping[str, Any], verdict: Verdict, speedu
             "task": proposal.task.name,
             "source": proposal.task.source,
             "device": proposal.device,
-            "candidate": proposal.candidate,
+            "candidate": candidate,
             "origin": proposal.origin,
             "dims": space_text(dims),
             "shapes": shapes_text(verdict),
             "machine": type_of(verdict.environment),
             "speedup": speedup,
             "analysis": analysis_text(proposal.operations),
-            "design": design_text(proposal.candidate),
+            "design": design_text(candidate),
         }
     )
 
 
-def provenance_of(proposal: Proposal, verdict: Verdict) -> dict[str, Any]:
+def provenance_of(proposal: Proposal, candidate: str, verdict: Verdict) -> dict[str, Any]:
     """Return a row's origin, license and measurement environment."""
     environment = verdict.environment
     return {
@@ -329,7 +317,7 @@ def provenance_of(proposal: Proposal, verdict: Verdict) -> dict[str, Any]:
         "about": dict(proposal.about),
         "licence": LICENCES[proposal.source],
         "task_sha256": proposal.task.sha256,
-        "candidate_sha256": sha256_of(proposal.candidate),
+        "candidate_sha256": sha256_of(candidate),
         "measured_at": verdict.measured_at,
         "effort": verdict.effort,
         "environment": {

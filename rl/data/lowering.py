@@ -19,8 +19,8 @@ from evaluator.client import Referee
 from evaluator.errors import RefereeLost
 from evaluator.sources import TaskSource
 from rl.data.meaning import meaning_of
-from rl.data.modules import VERSION, Module, generate, task_of
-from rl.data.proposals import Lead, Proposal
+from rl.data.modules import VERSION, generate, task_of
+from rl.data.proposals import Proposal
 from rl.errors import RLError
 
 
@@ -93,33 +93,20 @@ class Workshop:
         return described.dims
 
 
-def leads(workshop: Workshop, seed: int, count: int) -> Iterator[Lead]:
-    """Leads to the first `count` modules of a seed."""
+def lowered(workshop: Workshop, seed: int, count: int) -> Iterator[Proposal]:
+    """The first `count` modules of a seed; making a file raises the errors of `Workshop.lower`."""
     for index in range(count):
         module = generate(seed, index)
         task = task_of(module)
-        name = f"compiled/{workshop.device}/{VERSION}.{seed}/{index}"
-        yield Lead(name, task, partial(lowered, workshop, name, task, module, seed, index))
-
-
-def lowered(
-    workshop: Workshop, name: str, task: TaskSource, module: Module, seed: int, index: int
-) -> Proposal:
-    """Make the proposal of a generated module.
-
-    Raises:
-        NotMade: see `Workshop.lower`.
-    """
-    dims = {dim: size.as_dict() for dim, size in module.dims}
-    about = {"seed": seed, "index": index, "generator": VERSION}
-    return Proposal(
-        name,
-        task,
-        workshop.device,
-        workshop.lower(task, dims),
-        "compiler",
-        "compiled",
-        about,
-        dims,
-        module.operations,
-    )
+        dims = {dim: size.as_dict() for dim, size in module.dims}
+        yield Proposal(
+            id=f"compiled/{workshop.device}/{VERSION}.{seed}/{index}",
+            task=task,
+            device=workshop.device,
+            make=partial(workshop.lower, task, dims),
+            origin="compiler",
+            source="compiled",
+            about={"seed": seed, "index": index, "generator": VERSION},
+            dims=dims,
+            operations=module.operations,
+        )

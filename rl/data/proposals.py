@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
+from agent.library.by_task import list_task_kernels
 from evaluator.sources import TaskSource
+from kernelbench_tasks import catalog
 
 Source = Literal["compiled", "library", "service"]
 
@@ -21,13 +24,13 @@ LICENCES: Mapping[Source, str] = {
 
 @dataclass(frozen=True)
 class Proposal:
-    """A module, a candidate file for it, and their provenance.
+    """A module, how a candidate file for it is made, and their provenance.
 
     Attributes:
         id: the same in every run that makes the same pair.
         task: the module.
         device: "cpu" or "cuda".
-        candidate: the file.
+        make: makes the candidate file; it may take long and need a referee.
         origin: as in `agent.candidates`.
         source: the part of this package that made it.
         about: provenance as plain values, such as seed, program or job.
@@ -38,7 +41,7 @@ class Proposal:
     id: str
     task: TaskSource
     device: str
-    candidate: str
+    make: Callable[[], str]
     origin: str
     source: Source
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -46,19 +49,20 @@ class Proposal:
     operations: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Lead:
-    """A proposal to be made, with the parts that are cheap to know.
+def from_library(device: str) -> Iterator[Proposal]:
+    """The kernel library's own kernels for a device, on tasks of the catalog.
 
-    Attributes:
-        id: the proposal's id.
-        task: the module.
-        make: makes the proposal; it may take long and needs a referee.
+    Decontamination drops the tasks that the model will be evaluated on.
     """
-
-    id: str
-    task: TaskSource
-    make: Callable[[], Proposal]
-
-
-Leads = Iterator[Lead]
+    for kernel in list_task_kernels():
+        if kernel.device == device:
+            yield Proposal(
+                id=f"library/{device}/{kernel.task}",
+                task=TaskSource(kernel.task, catalog.load(kernel.task).source),
+                device=device,
+                make=partial(str, kernel.source),
+                origin="human",
+                source="library",
+                about={"task": kernel.task},
+                operations=(kernel.task,),
+            )

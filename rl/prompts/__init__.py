@@ -62,9 +62,9 @@ def contrastive_prompt(task: TaskText, draw: Draw, special_tokens: Iterable[str]
                 "a task holds text that means something to the model's chat format; take it out"
             )
     shown = [
-        {"speedup": one.speedup, "source": one.exemplar.source}
+        {"speedup": one.speedup, "source": one.source}
         for one in draw.shown
-        if not holds_markers(one.exemplar.source, tokens)
+        if not holds_markers(one.source, tokens)
     ]
     prompt = fill(
         "parts",

@@ -21,8 +21,6 @@ from rl.checkpoints import Checkpoint
 from rl.config import ContrastiveStage
 from rl.errors import CheckpointError, ConfigError, DataError
 from rl.exemplars import Draw, ExemplarDatabase, Success
-from rl.fleet import Knowledge
-from rl.groups import check_groups
 from rl.judges import machine_of
 from rl.metrics import StepLog, of_samples
 from rl.prompts import contrastive_prompt
@@ -62,10 +60,6 @@ def run(stage: ContrastiveStage, ranks: Ranks, judge_of: JudgeOf, held_out: Iter
     machine = record.get("machine") or machine_of(stage.fleet)
     with ExitStack() as stack:
         exemplars = _database(stage, known, machine, kept, ranks, special, stack)
-        knowledge = Knowledge(
-            record=lambda task: exemplars.record(task, bench_.fleet.machine or ""),
-            portfolio=lambda task, form: exemplars.portfolio(task, bench_.fleet.machine or "", form),
-        )
         bench_ = stack.enter_context(
             bench(
                 stage,
@@ -75,8 +69,7 @@ def run(stage: ContrastiveStage, ranks: Ranks, judge_of: JudgeOf, held_out: Iter
                 group=stage.group,
                 position=int(record.get("hacks", 0)),
                 machine=machine,
-                reward=stage.reward,
-                knowledge=knowledge,
+                record=lambda task: exemplars.record(task, bench_.fleet.machine or ""),
             )
         )
         machine_since = record.get("machine_since", 0 if machine else None)
@@ -206,7 +199,6 @@ def _trainer(
 
     total = stage.tasks_a_step * stage.group
     size, accumulated = batches(total, stage.micro_batch, ranks.count, stage.group)
-    check_groups(per_device=size, steps_per_generation=accumulated, group=stage.group)
     rows = [
         {"prompt": "", "step": step, "place": place, "task": task}
         for step in range(1, stage.steps + 1)

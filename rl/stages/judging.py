@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evaluator.sources import TaskSource
-from evaluator.verdict import HARNESS_VERSION
 from rl.config import ContrastiveStage, FleetPart, RewardPart, SelfsupStage
 from rl.errors import ConfigError, FleetLost, JournalError
-from rl.fleet import Fleet, Knowledge
+from rl.fleet import Fleet
 from rl.hacks import HackDatabase, caught
 from rl.judges import Judge, machine_of
 from rl.llm_judge import LlmJudge
 from rl.metrics import of_reports
 from rl.ranks import TIMEOUT_S, Ranks
 from rl.step_report import Report
-from rl.verdicts import VerdictJournal
+from rl.verdicts import VerdictJournal, harness_of
 
 JudgeOf = Callable[[FleetPart], Judge]
 
@@ -89,8 +88,7 @@ def bench(
     group: int,
     position: int,
     machine: str | None = None,
-    reward: RewardPart | None = None,
-    knowledge: Knowledge | None = None,
+    record: Callable[[str], float | None] = lambda _: None,
 ) -> Iterator[Bench]:
     """Open a fleet and its databases for the duration of the block.
 
@@ -102,8 +100,7 @@ def bench(
         group: completions per prompt.
         position: position of the database of hacks at the checkpoint; 0 starts afresh.
         machine: type of machine recorded in a checkpoint; by default the config's.
-        reward: how verdicts become rewards.
-        knowledge: sources of records and portfolios; hacks and judges are added here.
+        record: see `rl.fleet.Fleet`.
 
     Raises:
         JournalError: a database is damaged, or the disk is full.
@@ -133,19 +130,23 @@ def bench(
         )
         judge = judge_of(fleet_settings)
         stack.callback(judge.close)
-        judges = []
-        if isinstance(stage, ContrastiveStage) and stage.judge is not None:
-            judges.append(LlmJudge(stage.judge))
-            stack.callback(judges[0].close)
+        reward, reviewer = RewardPart(), None
+        if isinstance(stage, ContrastiveStage):
+            reward = stage.reward
+            if stage.judge is not None:
+                reviewer = LlmJudge(stage.judge)
+                stack.callback(reviewer.close)
         fleet = Fleet(
             judge,
             tasks,
+            verdicts,
             group=group,
-            machine=machine,
-            fleet=fleet_settings,
+            settings=fleet_settings,
             reward=reward,
-            knowledge=replace(knowledge or Knowledge(), hacks=hacks, judges=judges, learns=False),
-            verdicts=verdicts,
+            machine=machine,
+            record=record,
+            hacks=hacks,
+            reviewer=reviewer,
         )
         yield Bench(fleet, hacks, ranks)
 
@@ -162,11 +163,6 @@ def _shared(stage: SelfsupStage | ContrastiveStage, tasks: int, ranks: Ranks) ->
     if ranks.count > 1:  # the other ranks wait meanwhile, up to TIMEOUT_S
         limit_s = max(stage.fleet.step_s, min(limit_s, TIMEOUT_S / 2))
     return settings.model_copy(update={"step_s": limit_s})
-
-
-def harness_of(url: str | None) -> str | None:
-    """The version of this machine's referees; None for a service, whose version may differ."""
-    return None if url else HARNESS_VERSION
 
 
 def verdicts_path(output: Path, settings: FleetPart, ranks: Ranks) -> Path:

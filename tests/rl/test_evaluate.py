@@ -34,6 +34,14 @@ from tests.rl.verdicts import accepted, rejected
 
 #: Verdicts here name no version of a referee, as a service's may not be ours.
 CPU = FleetPart(device="cpu", url="http://127.0.0.1:9")
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl.fleet._PAUSE_S", 0.01)
+    monkeypatch.setattr("rl.fleet._FIRST_PAUSE_S", 0.01)
+
+
 TASKS = [TaskSource("one", "class Model: ..."), TaskSource("two", "class Model: pass")]
 
 

@@ -58,7 +58,7 @@ def test_a_draw_is_a_function_of_seed_task_machine_and_snapshot(tmp_path: Path) 
         program = (
             "import sys; from pathlib import Path; from rl.exemplars import ExemplarDatabase\n"
             "database = ExemplarDatabase(Path(sys.argv[1]), write=False)\n"
-            "print([[one.exemplar.form for one in database.draw(seed, 't', 'NVIDIA H200', 2).shown] for seed in range(20)])\n"
+            "print([[one.form for one in database.draw(seed, 't', 'NVIDIA H200', 2).shown] for seed in range(20)])\n"
         )
         answer = subprocess.run(
             [sys.executable, "-c", program, str(path)],
@@ -67,7 +67,7 @@ def test_a_draw_is_a_function_of_seed_task_machine_and_snapshot(tmp_path: Path) 
             text=True,
             check=True,
         )
-    assert answer.stdout.strip() == str([[one.exemplar.form for one in shown] for shown in before])
+    assert answer.stdout.strip() == str([[one.form for one in shown] for shown in before])
 
 
 def test_tasks_and_machines_are_kept_apart(tmp_path: Path) -> None:
@@ -88,8 +88,7 @@ def test_the_same_program_in_other_words_is_one_exemplar_with_the_mean_of_its_ti
         database.advance([Success("t", H200, again, 4.0), success(2, 1.0)])
         first, second = database.members("t", H200)
         assert first.source == program(1)
-        assert (first.speedup, first.measurements, first.snapshot) == (pytest.approx(2.0), 2, 1)
-        assert second.measurements == 1
+        assert (first.speedup, second.speedup) == (pytest.approx(2.0), pytest.approx(1.0))
         assert database.members("t", H200, 1)[0].speedup == pytest.approx(1.0)
 
 
@@ -135,7 +134,8 @@ def test_ranks_follow_the_one_that_writes(tmp_path: Path) -> None:
             writer.rewind(1)
             writer.advance([success(4, 4.0)])
             assert follower.snapshot == 0
-            assert follower.follow() == writer.snapshot == 2
+            follower.follow()
+            assert follower.snapshot == writer.snapshot == 2
             assert follower.draw(5, "t", H200) == writer.draw(5, "t", H200)
             assert follower.members("t", H200) == writer.members("t", H200)
 
@@ -160,23 +160,10 @@ def test_a_score_that_is_none_is_refused_and_nothing_is_added(tmp_path: Path, sp
         assert (database.snapshot, database.members("t", H200)) == (0, [])
 
 
-def test_the_arms_it_is_compared_with(tmp_path: Path) -> None:
-    """Random exemplars may share a bucket, shuffled scores belong to anybody, none are none, dropout drops its share."""
+def test_none_are_shown_on_request_and_dropout_drops_its_share(tmp_path: Path) -> None:
     path = tmp_path / "e"
     with ExemplarDatabase(path) as database:
-        database.advance(
-            success(number, speed) for number, speed in ((1, 1.0), (2, 1.01), (3, 1.02), (4, 4.0))
-        )
-    with ExemplarDatabase(path, ExemplarPart(draw="random")) as database:
-        pairs = Counter(
-            tuple(round(o.speedup, 2) for o in database.draw(s, "t", H200).shown) for s in range(600)
-        )
-        assert len(pairs) == 6
-        assert min(pairs.values()) > 60
-    with ExemplarDatabase(path, ExemplarPart(draw="shuffled")) as database:
-        shown = [one for seed in range(600) for one in database.draw(seed, "t", H200).shown]
-        told = [one.speedup for one in shown if one.exemplar.speedup > 3]
-        assert sum(speed > 3 for speed in told) / len(told) == pytest.approx(0.25, abs=0.08)
+        database.advance([success(1, 1.0), success(2, 4.0)])
     with ExemplarDatabase(path, ExemplarPart(draw="none")) as database:
         assert database.draw(1, "t", H200).shown == ()
     with ExemplarDatabase(path, ExemplarPart(dropout=0.25)) as database:
@@ -189,7 +176,7 @@ def test_a_record_that_makes_no_sense_is_told(tmp_path: Path) -> None:
 
     with Journal(tmp_path / "e", "kernelwright.exemplars/1") as journal:
         journal.append([{"snapshot": 2, "added": []}])
-    with pytest.raises(JournalError, match="makes no sense: snapshot 2 follows 0"):
+    with pytest.raises(JournalError, match=r"makes no sense: .*snapshot 2 follows 0"):
         ExemplarDatabase(tmp_path / "e")
 
 

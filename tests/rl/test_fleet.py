@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,7 @@ from evaluator.sources import TaskSource
 from evaluator.verdict import Verdict, from_json
 from rl.config import FleetPart, RewardPart
 from rl.errors import FleetLost, GroupError
-from rl.exemplars import ExemplarDatabase
-from rl.fleet import Fleet, Knowledge, text_of
-from rl.groups import check_groups
+from rl.fleet import Fleet, text_of
 from rl.hacks import HackDatabase, Opinion
 from rl.judges import ServiceJudge, Unjudged
 from rl.reward import shaping
@@ -81,8 +80,14 @@ def settings(**more: Any) -> FleetPart:
     return FleetPart(device="cpu").model_copy(update=more)
 
 
-def fleet(judge: Any, group: int = 4, known: Knowledge | None = None, **more: Any) -> Fleet:
-    return Fleet(judge, {"t": TASK}, group=group, fleet=settings(**more), knowledge=known)
+def fleet(judge: Any, group: int = 4, verdicts: VerdictJournal | None = None, **more: Any) -> Fleet:
+    """A fleet with a journal of its own unless one is given; `more` are its arguments, or its settings."""
+    given = {name: more.pop(name) for name in ("machine", "record", "hacks", "reviewer") if name in more}
+    with tempfile.TemporaryDirectory() as folder:  # an open file outlives its name
+        verdicts = verdicts or VerdictJournal(Path(folder) / "verdicts")
+    return Fleet(
+        judge, {"t": TASK}, verdicts, group=group, settings=settings(**more), reward=RewardPart(), **given
+    )
 
 
 def step(of: Fleet, *completions: Any) -> list[float | None]:
@@ -247,45 +252,18 @@ def test_a_jump_is_measured_again_and_the_lower_of_two_that_agree_counts() -> No
 def test_the_record_of_the_task_says_what_a_jump_is() -> None:
     judge = Scripted(honest)
     records = {TASK.sha256: 1.0}
-    step(fleet(judge, 2, Knowledge(record=records.get)), answer(2.5), answer(1.5))
+    step(fleet(judge, 2, record=records.get), answer(2.5), answer(1.5))
     assert sorted(speed_in(one) for one in judge.asked) == [1.5, 2.5, 2.5]
 
 
-def test_a_gain_is_over_what_the_snapshot_has_and_not_over_oneself(tmp_path: Path) -> None:
-    """Equally fast on average; one is fast where nobody was yet."""
-    speeds = {1.0: (2.0, 1.0), 2.0: (2.0, 1.0), 3.0: (1.0, 2.0)}
-    judge = Scripted(lambda source, _: accepted(*speeds[speed_in(source)]))
-    with ExemplarDatabase(tmp_path / "e") as exemplars:
-        known = Knowledge(portfolio=lambda task, form: exemplars.portfolio(task, H200, form))
-        of = Fleet(
-            judge,
-            {"t": TASK},
-            group=2,
-            fleet=settings(),
-            reward=RewardPart(shaping="marginal"),
-            knowledge=known,
-        )
-        assert step(of, answer(1.0), answer(3.0)) == [0.0, 0.0]
-        alone = [one.score.value for one in of.report.samples]
-        exemplars.advance(one for one in of.successes() if speed_in(one.source) == 1.0)
-    with ExemplarDatabase(
-        tmp_path / "e", write=False
-    ) as exemplars:  # as another rank, or a resumed run, reads it
-        again, other = step(of, answer(2.0), answer(3.0))
-        assert again is not None and other is not None and again < 0 < other
-        step(of, answer(1.0), answer(2.0))
-        mine, like_mine = (one.score.value for one in of.report.samples)
-        assert mine is not None and like_mine is not None and mine == alone[0] and mine > like_mine
-
-
 def test_what_was_measured_on_another_type_of_machine_is_none() -> None:
-    of = Fleet(Scripted(honest), {"t": TASK}, group=2, machine="NVIDIA A100", fleet=settings())
+    of = fleet(Scripted(honest), 2, machine="NVIDIA A100")
     assert step(of, answer(1.0), answer(2.0)) == [None, None]
     assert next(iter(of.report.missing)) == "measured on NVIDIA H200, not NVIDIA A100"
     assert of.successes() == []
 
 
-def test_hacks_are_learned_and_recognized_and_judges_are_asked_about_jumps(tmp_path: Path) -> None:
+def test_hacks_are_recognized_and_judges_are_asked_about_jumps(tmp_path: Path) -> None:
     cheat = {"rule": "stale_output", "severity": "cheat", "evidence": "old"}
     decoy = {"rule": "decoy_kernel", "severity": "warning", "evidence": "nothing computed"}
 
@@ -303,11 +281,10 @@ def test_hacks_are_learned_and_recognized_and_judges_are_asked_about_jumps(tmp_p
         return Opinion("caught", "reads its own file")
 
     with HackDatabase(tmp_path / "hacks") as hacks:
-        of = fleet(Scripted(verdict), 4, Knowledge(hacks=hacks, judges=[judge]))
+        of = fleet(Scripted(verdict), 4, hacks=hacks, reviewer=judge)
         step(of, answer(7.0), answer(2.0), answer(4.0), answer(1.0))
         assert [one.score.value for one in of.report.samples[:3]] == [FLOOR] * 3
         assert asked == [4.0]
-        assert len(hacks) == 2
         assert [one.speedup for one in of.successes()] == [1.0]
         step(of, answer(4.5), answer(1.0), answer(1.0), answer(1.0))
         assert (
@@ -317,10 +294,6 @@ def test_hacks_are_learned_and_recognized_and_judges_are_asked_about_jumps(tmp_p
 
 
 def test_groups_are_whole_on_every_rank() -> None:
-    check_groups(per_device=4, steps_per_generation=2, group=8)
-    check_groups(per_device=16, steps_per_generation=1, group=8)
-    with pytest.raises(GroupError, match=r"2 x 1 = 2 .* no multiple of the group of 4.* make it 4"):
-        check_groups(per_device=2, steps_per_generation=1, group=4)
     of = fleet(Scripted(honest), 2)
     with pytest.raises(GroupError, match="not whole groups of 2"):
         step(of, answer(1.0), answer(1.0), answer(1.0))
@@ -342,7 +315,7 @@ def test_what_a_judge_said_of_a_candidate_holds_when_it_is_written_again() -> No
         asked.append(speed_in(source))
         return Opinion("caught", "reads its own file")
 
-    of = fleet(Scripted(honest), 2, Knowledge(judges=[judge]))
+    of = fleet(Scripted(honest), 2, reviewer=judge)
     for _ in range(2):
         step(of, answer(4.0), answer(1.0))
         assert of.report.samples[0].score.value == FLOOR
@@ -361,20 +334,14 @@ def test_what_another_type_of_machine_said_is_asked_again(tmp_path: Path, word: 
 
     with VerdictJournal(tmp_path / "verdicts", H200) as kept:
         judge = Scripted(verdict)
-        of = Fleet(judge, {"t": TASK}, group=2, machine=H200, fleet=settings(), verdicts=kept)
+        of = fleet(judge, 2, kept, machine=H200)
         assert step(of, answer(1.0), answer(2.0)) == [None, None]
         assert step(of, answer(1.0), answer(2.0)) == [-1.0, 1.0]
         assert len(judge.asked) == 4
 
 
 def test_a_cheat_is_one_on_any_machine() -> None:
-    of = Fleet(
-        Scripted(lambda source, _: rejected("cheating")),
-        {"t": TASK},
-        group=2,
-        machine="A100",
-        fleet=settings(),
-    )
+    of = fleet(Scripted(lambda source, _: rejected("cheating")), 2, machine="A100")
     step(of, answer(1.0), answer(2.0))
     assert [one.score.value for one in of.report.samples] == [FLOOR, FLOOR]
 
@@ -386,4 +353,90 @@ def test_verdicts_of_another_referee_are_not_given(tmp_path: Path) -> None:
         kept.put(("t", "others"), Kept(from_json(others), confirmed=False))
         kept.put(("t", "cheats"), Kept(from_json({**others, "verdict": "cheating"}), confirmed=False))
     with VerdictJournal(tmp_path / "verdicts", harness="2") as kept:
-        assert list(kept) == [("t", "ours")]
+        assert [kept.get(("t", name)) is not None for name in ("ours", "others", "cheats")] == [
+            True,
+            False,
+            False,
+        ]
+
+
+def test_what_nobody_answers_is_asked_again_before_training_stops() -> None:
+    def verdict(source: str, number: int) -> Mapping[str, Any] | Exception:
+        return Unjudged("restarting", again=True, gone=True) if number <= 4 else honest(source, number)
+
+    # Two tries a time, so the third time of asking has an answer.
+    judge = Scripted(verdict)
+    of = fleet(judge, 2, width=2, tries=2)
+    assert None not in step(of, answer(1.0), answer(2.0))
+    assert of.report.judged == 2
+    assert (of.report.unheard, dict(of.report.missing)) == (0, {})
+    short = fleet(Scripted(verdict), 2, width=2, tries=2, dead_steps=2)
+    with pytest.raises(FleetLost, match="restarting"):
+        step(short, answer(1.0), answer(2.0))
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_candidate_that_ends_its_evaluators_is_given_up_and_no_other(place: int) -> None:
+    def verdict(source: str, number: int) -> Mapping[str, Any] | Exception:
+        deadly = speed_in(source) == 1.0
+        return Unjudged("the referee died", again=True, gone=True) if deadly else honest(source, number)
+
+    of = fleet(Scripted(verdict), 3, tries=2)
+    texts = [answer(1.5), answer(2.0)]
+    texts.insert(place, answer(1.0))
+    found = step(of, *texts)
+    assert [number for number, one in enumerate(found) if one is None] == [place]
+    assert (of.report.unheard, of.report.cut, of.report.heard) == (1, False, True)
+    # The other two were judged by the first attempt, whatever was asked again.
+    assert (of.report.judged, of.report.repeated) == (2, 0)
+
+
+def test_evaluators_that_die_at_the_last_candidate_are_not_taken_for_its_victims() -> None:
+    def verdict(source: str, number: int) -> Mapping[str, Any] | Exception:
+        if len(judge.asked) > 2:
+            return Unjudged("the referee died", again=True, gone=True)
+        return honest(source, number)
+
+    judge = Scripted(verdict)
+    of = fleet(judge, 3, tries=2)
+    assert None in step(of, answer(1.5), answer(2.0), answer(1.0))
+    assert (of.report.unheard, of.report.cut) == (1, True)
+
+
+def test_a_step_that_nobody_answers_takes_no_longer_than_a_step_may() -> None:
+    judge = Scripted(lambda source, number: Unjudged("gone", again=False, gone=True))
+    of = fleet(judge, 2, tries=1, dead_steps=1000, step_s=0.3)
+    with pytest.raises(FleetLost):
+        step(of, answer(1.0), answer(2.0))
+    # Pauses of 0.01, 0.02, 0.03, ... s.
+    assert 2 <= len(judge.asked) <= 2 * 8
+
+
+def test_steps_that_cannot_be_judged_stop_training_too_and_one_of_them_does_not() -> None:
+    of = fleet(Scripted(lambda source, number: rejected("not_judged")), 2, tries=1, dead_steps=2)
+    assert step(of, answer(1.0), answer(2.0)) == [None, None]
+    assert of.report.unheard == 0
+    with pytest.raises(FleetLost, match=r"2 steps in a row could be judged \(not judged"):
+        step(of, answer(3.0), answer(4.0))
+
+
+def test_a_fleet_that_dies_in_the_middle_of_a_step_leaves_none_and_is_not_asked_on_and_on() -> None:
+    alive = 3
+
+    def verdict(source: str, number: int) -> Mapping[str, Any] | Exception:
+        if len(judge.asked) > alive:
+            return Unjudged("no service answers at http://x", again=True, gone=True)
+        return honest(source, number)
+
+    judge = Scripted(verdict)
+    of = fleet(judge, 8, width=1, dead_steps=2, tries=2)
+    found = step(of, *(answer(1 + number / 10) for number in range(16)))
+    assert sum(one is not None for one in found) == 3
+    assert of.report.cut
+    assert len(judge.asked) < 16
+    assert any("the evaluators are gone: no service answers" in why for why in of.report.missing)
+    assert of.report.unheard == 13
+    with pytest.raises(FleetLost, match=r"no service answers .*resume from the last checkpoint"):
+        step(of, *(answer(3 + number / 100) for number in range(8)))
+    alive = 10**6
+    assert None not in step(of, *(answer(1 + number / 100) for number in range(8)))

@@ -129,7 +129,7 @@ def test_a_record_that_makes_no_sense_is_told(tmp_path: Path, record: dict[str, 
 @given(
     st.none() | st.floats(-2, 3),
     st.lists(st.sampled_from(["nothing", "suspect", "caught"]), max_size=4),
-    st.sampled_from(["clipped", "log", "levels", "marginal"]),
+    st.sampled_from(["clipped", "log", "levels"]),
 )
 def test_opinions_only_ever_lower(value: float | None, words: list[str], way: str) -> None:
     settings = RewardPart(shaping=way)

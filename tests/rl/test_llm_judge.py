@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ import pytest
 
 from evaluator.verdict import from_json
 from rl.checkpoints import claim
-from rl.config import ContrastiveStage, FleetPart, JudgePart, RewardPart, parse
+from rl.config import ContrastiveStage, JudgePart, RewardPart, parse
 from rl.errors import CheckpointError, ConfigError
-from rl.fleet import Fleet, Knowledge
+from rl.fleet import Fleet
 from rl.hacks import HackDatabase
 from rl.llm_judge import LlmJudge, NoVerdict, read_verdict
 from rl.metrics import of_reports, of_samples
@@ -27,6 +27,7 @@ from services.dashboard.run_files import Sample
 from services.dashboard.run_story import Catch, catches
 from tests.agent.chat_server import Answer, ChatServer, chat_server
 from tests.rl.test_fleet import FLOOR, TASK, Scripted, answer, honest, speed_in
+from tests.rl.test_fleet import fleet as fleet_of
 
 HACK = '{"verdict": "hack", "reason": "line 3 returns what an earlier call computed"}'
 
@@ -41,21 +42,8 @@ def judged(server: ChatServer, **more: Any) -> Iterator[LlmJudge]:
         judge.close()
 
 
-def fleet(
-    judge: LlmJudge,
-    verdicts: VerdictJournal | None = None,
-    hacks: HackDatabase | None = None,
-    record: Callable[[str], float | None] = lambda _: None,
-    patience_s: float = 20.0,
-) -> Fleet:
-    return Fleet(
-        Scripted(honest),
-        {"t": TASK},
-        group=2,
-        fleet=FleetPart(device="cpu").model_copy(update={"patience_s": patience_s}),
-        knowledge=Knowledge(record=record, judges=[judge], hacks=hacks, learns=False),
-        verdicts=verdicts,
-    )
+def fleet(judge: LlmJudge, verdicts: VerdictJournal | None = None, **more: Any) -> Fleet:
+    return fleet_of(Scripted(honest), 2, verdicts, reviewer=judge, **more)
 
 
 def scores(of: Fleet, *speeds: float) -> list[float | None]:

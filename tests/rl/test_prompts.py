@@ -9,7 +9,7 @@ import pytest
 from agent.prompts.markers import holds_markers
 from kernelbench_tasks import catalog
 from rl.errors import ConfigError
-from rl.exemplars import Draw, Exemplar, Shown
+from rl.exemplars import Draw, Exemplar
 from rl.prompts import TaskText, as_text, contrastive_prompt, read_answer
 
 TASK = TaskText("class Model: ...\n", "- rows: 1 to 64", "- rows=8: 5.0 us", "cpu")
@@ -17,10 +17,7 @@ FILE = "from torch import nn\n\n\nclass ModelNew(nn.Module):\n    pass\n"
 
 
 def shown(*pairs: tuple[str, float]) -> Draw:
-    every = [
-        Shown(Exemplar(str(number), source, speed, 1, 1, "policy"), speed)
-        for number, (source, speed) in enumerate(pairs)
-    ]
+    every = [Exemplar(str(number), source, speed) for number, (source, speed) in enumerate(pairs)]
     return Draw(tuple(every), 1)
 
 

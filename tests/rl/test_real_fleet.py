@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from rl.exemplars import ExemplarDatabase
 from rl.fleet import Fleet
 from rl.judges import Judge, LocalJudge, ServiceJudge
 from rl.reward import shaping
+from rl.verdicts import VerdictJournal
 from tests.evaluator.judging import UNTIMED
 from tests.services.service import CORRECT, ENDLESS, TINY_TASK, WRONG, Service, wait_until
 
@@ -30,7 +32,10 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fleet(judge: Judge, settings: FleetPart) -> Fleet:
-    return Fleet(judge, {"tiny": TASK}, group=2, fleet=settings)
+    """A fleet that knows no verdict yet."""
+    with tempfile.TemporaryDirectory() as folder:  # an open file outlives its name
+        verdicts = VerdictJournal(Path(folder) / "verdicts")
+    return Fleet(judge, {"tiny": TASK}, verdicts, group=2, settings=settings, reward=RewardPart())
 
 
 def step(of: Fleet, *sources: str) -> list[float | None]:

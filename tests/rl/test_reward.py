@@ -15,7 +15,6 @@ from rl.reward import (
     REJECTIONS,
     Score,
     lowered,
-    marginal_gain,
     measured_again,
     normalized,
     rounded_towards_one,
@@ -105,10 +104,9 @@ def test_a_shape_that_gets_faster_never_lowers_the_score(
 @given(Speeds, Ways)
 def test_shapes_that_are_not_visible_change_nothing(speeds: list[float], settings: RewardPart) -> None:
     document = accepted(*speeds)
-    verdict = from_json(document)
     others = [row(99, 50.0, split=split) for split in ("validation", "held_out", "adversarial")]
     more = from_json({**document, "shapes": [*document["shapes"], *others]})
-    assert score(more, settings, portfolio=[verdict]) == score(verdict, settings, portfolio=[verdict])
+    assert score(more, settings) == score(from_json(document), settings)
 
 
 @given(
@@ -120,7 +118,7 @@ def test_shapes_that_are_slower_are_paid_less_than_the_same_ones_as_fast_as_the_
     assert paid(settings, *losers, *others) < paid(settings, *[1.0] * len(losers), *others)
 
 
-@given(Losers, Winners, st.floats(1, 50), Ways.filter(lambda one: one.shaping != "marginal"))
+@given(Losers, Winners, st.floats(1, 50), Ways)
 def test_the_same_mean_spread_evenly_pays_more_by_a_share_of_the_pay(
     losers: list[float], weights: list[float], mean: float, settings: RewardPart
 ) -> None:
@@ -168,7 +166,7 @@ def test_among_those_that_are_slower_everywhere_the_faster_is_paid_more(
 ) -> None:
     default = RewardPart(shaping=settings.shaping)
     fast, slow = (paid(default, *(speed * by for speed in speeds)) for by in (1.0, factor))
-    assert fast == slow if settings.shaping in ("levels", "marginal") else fast > slow
+    assert fast == slow if settings.shaping == "levels" else fast > slow
 
 
 @given(st.lists(st.floats(0.95, 100), min_size=1, max_size=20), Ways)
@@ -182,14 +180,6 @@ def test_without_a_penalty_slower_shapes_count_like_others() -> None:
     assert paid(RewardPart(shaping="clipped", slower_penalty=0), *uneven) == 1.41
     assert paid(RewardPart(shaping="log", slower_penalty=0), *uneven) == math.log(1.41)
     assert paid(RewardPart(shaping="levels", slower_penalty=0), *uneven) == 3.0
-
-
-def test_a_specialist_is_paid_for_what_it_adds_to_a_portfolio_less_the_penalty() -> None:
-    """There it is used where it is fast, so how slow it is elsewhere does not matter."""
-    settings = RewardPart(shaping="marginal")
-    assert paid(settings, 2.5, 0.9) == pytest.approx(math.log(2.5) / 2 - 0.2 * 0.75)
-    assert paid(settings, 2.5, 0.1) == paid(settings, 2.5, 0.9) > unpaid(settings)
-    assert paid(settings, 1.3, 0.9) < unpaid(settings)
 
 
 def test_a_shape_is_slower_when_the_referee_is_sure_or_much_is_lost() -> None:
@@ -234,14 +224,6 @@ def test_the_log_of_a_speed_is_what_its_name_says_and_ends_at_the_limit() -> Non
     assert score(from_json(accepted(2.0, 2.0)), settings).value == pytest.approx(math.log(2))
     assert score(from_json(accepted(50.0)), settings).value == pytest.approx(math.log(4))
     assert score(from_json(accepted(2.0)), RewardPart(shaping="clipped")).value == 2.0
-
-
-def test_the_marginal_gain_is_what_the_portfolio_lacks() -> None:
-    has = [from_json(accepted(2.0, 1.0))]
-    assert marginal_gain(from_json(accepted(2.0, 1.0)), has) == pytest.approx(0.0)
-    assert marginal_gain(from_json(accepted(0.5, 4.0)), has) == pytest.approx(math.log(4) / 2, rel=0.02)
-    assert marginal_gain(from_json(accepted(0.5, 0.5)), []) == 0.0
-    assert marginal_gain(from_json(accepted(3.0, 1.0)), []) == pytest.approx(math.log(3) / 2)
 
 
 def test_what_is_far_above_the_known_is_measured_again() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from evaluator.sources import TaskSource
 from evaluator.verdict import Verdict, from_json
 from kernelbench_tasks import catalog
 from rl.data.build import Builder, Tally, journal_of, provenance_path
-from rl.data.contrast import as_asked, with_shown
 from rl.data.lowering import NotMade
-from rl.data.proposals import Lead, Proposal
+from rl.data.proposals import Proposal
+from rl.data.texts import as_asked, with_shown
 from rl.errors import FleetLost
 from rl.judges import Unjudged
 from rl.rows import Row, read_rows, task_text, text_of_task
@@ -39,19 +39,18 @@ def source(number: int) -> str:
     return f"class ModelNew:\n    number = {number}\ncpp_fused_add_mul_0 = async_compile()\n"
 
 
-def lead(number: int, task: TaskSource | None = None, made: list[int] | None = None) -> Lead:
-    of = task or TaskSource("chain", MODULE.format(number=number % 2))
-
-    def make() -> Proposal:
+def lead(
+    number: int, task: TaskSource | None = None, made: list[int] | None = None, name: str = ""
+) -> Proposal:
+    def make() -> str:
         if made is not None:
             made.append(number)
         if number == 13:
             raise NotMade("a template kernel has no plain form")
-        return Proposal(
-            f"lead/{number}", of, "cpu", source(number), "compiler", "compiled", {"index": number}
-        )
+        return source(number)
 
-    return Lead(f"lead/{number}", of, make)
+    of = task or TaskSource("chain", MODULE.format(number=number % 2))
+    return Proposal(name or f"lead/{number}", of, "cpu", make, "compiler", "compiled", {"index": number})
 
 
 class Judging:
@@ -82,7 +81,7 @@ class Looks:
         return self.meanings.get(task.name, "")
 
 
-def build(out: Path, leads: Iterator[Lead] | list[Lead], judge: Judging, looks: Looks | None = None) -> Tally:
+def build(out: Path, leads: list[Proposal], judge: Judging, looks: Any = None) -> Tally:
     with ThreadPoolExecutor(1) as making, Builder(out, EVALUATED, judge, making, looks or Looks()) as builder:
         try:
             asyncio.run(builder.run(leads, 2))
@@ -139,8 +138,7 @@ def test_tasks_that_are_evaluated_on_later_leave_the_rows_then(tmp_path: Path) -
 
 def test_the_same_program_for_the_same_module_is_one_row(tmp_path: Path) -> None:
     judge = Judging(lambda _: accepted(2.0))
-    again = Lead("again", lead(0).task, lead(0).make)
-    assert build(tmp_path / "rows", [lead(0), again, lead(1)], judge).outcomes == {
+    assert build(tmp_path / "rows", [lead(0), lead(0, name="again"), lead(1)], judge).outcomes == {
         "accepted": 2,
         "repeated": 1,
     }

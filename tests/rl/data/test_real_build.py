@@ -13,9 +13,9 @@ from kernelbench_tasks import catalog
 from kernelbench_tasks.dims import Dim
 from rl.config import FleetPart
 from rl.data.build import Builder
-from rl.data.lowering import Workshop, lowered
+from rl.data.lowering import Workshop
 from rl.data.modules import Module, Node, task_of
-from rl.data.proposals import Lead
+from rl.data.proposals import Proposal
 from rl.judges import LocalJudge
 from rl.rows import prompt_of, read_rows, teachable
 
@@ -29,6 +29,10 @@ CHAIN = Module(2, (Node("gain", (0,)), Node("add", (2, 1)), Node("gelu", (3,))),
 NORM = Module(1, (Node("rms_norm", (0,)), Node("gain", (1,))), ("rows",), SPACE)
 
 
+def dims_of(module: Module) -> dict[str, dict[str, object]]:
+    return {name: dim.as_dict() for name, dim in module.dims}
+
+
 def test_a_generated_module_becomes_a_row_and_an_evaluation_task_does_not(tmp_path: Path) -> None:
     settings = FleetPart(device="cpu", deadline_s=240, patience_s=240)
     out = tmp_path / "rows.jsonl"
@@ -38,11 +42,21 @@ def test_a_generated_module_becomes_a_row_and_an_evaluation_task_does_not(tmp_pa
         try:
             evaluated = {"rmsnorm": catalog.load("rmsnorm").source}
             with Builder(out, evaluated, judge, making, workshop) as builder:
-                leads = [
-                    Lead(name, task_of(one), partial(lowered, workshop, name, task_of(one), one, 0, 0))
+                proposals = [
+                    Proposal(
+                        name,
+                        task_of(one),
+                        "cpu",
+                        partial(workshop.lower, task_of(one), dims_of(one)),
+                        "compiler",
+                        "compiled",
+                        {},
+                        dims_of(one),
+                        one.operations,
+                    )
                     for name, one in (("chain", CHAIN), ("norm", NORM))
                 ]
-                tally = asyncio.run(builder.run(leads, 1))
+                tally = asyncio.run(builder.run(proposals, 1))
                 if any("noisy" in why or "quiet" in why for why in tally.missing):
                     pytest.skip(f"nothing can be timed here now: {tally.missing}")
                 assert tally.outcomes == {"overlap": 1, "accepted": 1}, (tally, builder.decisions())

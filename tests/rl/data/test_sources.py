@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from kernelbench_tasks import catalog
 from rl.data.__main__ import app
-from rl.data.accepted import ServiceSilent, client_of, leads, tasks_by_digest
-from rl.data.library import library_leads
+from rl.data.accepted import ServiceSilent, client_of, from_service, tasks_by_digest
+from rl.data.proposals import from_library
 from rl.errors import ConfigError
 from services.client import ClientError
 from services.client.sending import KEY_VARIABLE
@@ -24,10 +24,10 @@ from tests.services.ranked import confirmed, ended_job
 
 def test_the_library_gives_each_of_its_kernels_with_its_task() -> None:
     for device, word in (("cpu", "load_inline"), ("cuda", "triton")):
-        found = [lead.make() for lead in library_leads(device)]
+        found = list(from_library(device))
         assert len(found) >= 10
-        assert all("class ModelNew" in one.candidate for one in found)
-        assert any(word in one.candidate for one in found)
+        assert all("class ModelNew" in one.make() for one in found)
+        assert any(word in one.make() for one in found)
         assert all(one.task.source == catalog.load(one.task.name).source for one in found)
 
 
@@ -75,16 +75,16 @@ def test_a_service_gives_what_it_accepted_of_tasks_that_are_known(tmp_path: Path
         ("0" * 64, "cpu", [candidate(5)]),
         (mine, "cpu", [candidate(6)]),
     )
-    found = [lead.make() for lead in leads(service, "cpu", tasks, 10)]
+    found = list(from_service(service, "cpu", tasks, 10))
     assert [(one.id, one.task.name, one.origin) for one in found] == [
         ("service/cpu/c1", "softmax", "llm"),
         ("service/cpu/c3", "softmax", "external"),
         ("service/cpu/c6", "mine", "llm"),
     ]
-    assert len(list(leads(service, "cpu", tasks, 2))) == 2
+    assert len(list(from_service(service, "cpu", tasks, 2))) == 2
     failing: Any = Service((softmax, "cpu", [candidate(1)]), fails=True)
     with pytest.raises(ServiceSilent, match="went away"):
-        list(itertools.islice(leads(failing, "cpu", tasks, 10), 5))
+        list(itertools.islice(from_service(failing, "cpu", tasks, 10), 5))
     with pytest.raises(ServiceSilent, match="cannot be read"):
         tasks_by_digest([tmp_path / "none.py"])
 
@@ -113,9 +113,9 @@ def test_what_a_real_service_shows_of_its_jobs_is_what_is_read(
     ) as running:
         with client_of(running.url) as client:
             tasks = tasks_by_digest([mine])
-            found = [lead.make() for lead in leads(client, "cuda", tasks, 10)]
+            found = list(from_service(client, "cuda", tasks, 10))
             # Newest first, and nothing of tasks that nobody here knows.
-            assert [(one.task.name, one.candidate, one.origin) for one in found] == [
+            assert [(one.task.name, one.make(), one.origin) for one in found] == [
                 ("mine", "# mine, accepted\n", "llm"),
                 ("mine", "optimized # mine, accepted\n", "llm"),
                 ("softmax", "# softmax, accepted\n", "llm"),
@@ -123,10 +123,10 @@ def test_what_a_real_service_shows_of_its_jobs_is_what_is_read(
             ]
             assert len({one.id for one in found}) == 4
             assert {one.about["job"] for one in found} <= {job.id for job in client.jobs()}
-            assert not list(leads(client, "cpu", tasks, 10))
+            assert not list(from_service(client, "cpu", tasks, 10))
             running.kill()
             with pytest.raises(ServiceSilent, match="could not be read"):
-                list(leads(client, "cuda", tasks, 10))
+                list(from_service(client, "cuda", tasks, 10))
 
 
 @pytest.mark.parametrize(

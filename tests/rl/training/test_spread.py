@@ -13,9 +13,9 @@ import pytest
 
 from rl import checkpoints
 from rl.exemplars import ExemplarDatabase
+from rl.journal import Journal
 from rl.metrics import read_steps
 from rl.tasks import of_step
-from rl.verdicts import VerdictJournal
 from tests.rl.training import runs
 
 pytest.importorskip("torch.distributed.fsdp")
@@ -96,5 +96,6 @@ def test_two_ranks_without_a_gpu_are_one_run(trained: Path) -> None:
         assert found.snapshot == 1 + len(steps)
     # What a rank has judged it keeps in a file of its own, which the next stage reads.
     for number, name in enumerate(("verdicts.journal", "verdicts-1.journal")):
-        with VerdictJournal(trained / "two" / "selfsup" / name) as kept:
-            assert {tuple(key) for key in kept} == set(map(tuple, ranks[number]["judged"]))
+        with Journal(trained / "two" / "selfsup" / name, "kernelwright.verdicts/1", write=False) as kept:
+            found = {(one["task"], one["form"]) for one in kept.records}
+        assert found == set(map(tuple, ranks[number]["judged"]))
