@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.bundle.archive import write_bundle
-from agent.bundle.assembly import assemble, input_places, internal_places, read_call
+from agent.bundle.assembly import assemble
 from agent.bundle.evidence import BundleContents
-from agent.bundle.guards import write_guards
+from agent.bundle.guards import read_call, write_guards
 from agent.candidates import Candidate
 from agent.clock import OutOfTime
 from agent.dispatch.domain import dims_key, probe_domain
@@ -144,12 +144,12 @@ def _assembled(
         AssemblyError: if a dispatcher cannot distinguish the calls, or not even one member fits beside the reference.
     """
     call = read_call(spec.task.source)
-    places = input_places(call, internal_places(call, description.dims))
+    places = call.places(description.dims)
     timed = {dims_key(row.dims): row.dims for entry in entries for row in timed_rows(entry.verdict)}
     shapes = spec.shapes or description.shapes
     known = [dims for split in ("visible", "validation") for dims in shapes.get(split) or []]
     domain = probe_domain(spec.task, description, [*known, *timed.values()], places, referee)
-    dims = list(write_guards(domain, spec.device).dims)
+    dims = list(write_guards(domain, call, spec.device).dims)
     processors = description.processors if spec.device == "cuda" else 0
     failure: AssemblyError | None = None
     for limit in sorted({most, _ONE_MEMBER}, reverse=True):

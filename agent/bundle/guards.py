@@ -1,4 +1,4 @@
-"""Writes the conditions of a `Domain` as plain Python for the dispatcher of optimized.py.
+"""Reads how a reference is called, and writes the conditions of a `Domain` as plain Python for the dispatcher of optimized.py.
 
 The descriptions come from the sandbox and are not trusted: every part of the text is checked to be an integer, a known
 dtype, a plain value (through `repr`) or an identifier.
@@ -6,7 +6,8 @@ dtype, a plain value (through `repr`) or an identifier.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import ast
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.dispatch.domain import Domain, Expression, TensorInput, ValueInput
@@ -27,39 +28,109 @@ _ALIGNMENT_BYTES = {"cpu": 64, "cuda": 16}
 
 
 @dataclass(frozen=True)
+class Call:
+    """How `forward` is called.
+
+    Attributes:
+        signature: text after `self` in the definition, with its leading comma.
+        names: the arguments after `self`, in order; ("inputs",) if `generic`.
+        forwarded: the text that passes every argument on.
+        defaults: text of each argument's default, None where it has none.
+        generic: whether the definition is rewritten as `*inputs, **named`.
+    """
+
+    signature: str
+    names: tuple[str, ...]
+    forwarded: str
+    defaults: tuple[str | None, ...]
+    generic: bool
+
+    def names_inside(self, dims: Mapping[str, object]) -> list[str]:
+        """The arguments' names inside the dispatcher; they avoid its own names and the dimensions' names."""
+        chosen = []
+        for name in self.names:
+            while not self.generic and (name in _TAKEN or name in dims):
+                name += "_"
+            chosen.append(name)
+        return chosen
+
+    def places(self, dims: Mapping[str, object]) -> list[str]:
+        """Python expressions for the inputs inside the dispatcher."""
+        return [f"inputs[{index}]" for index in range(64)] if self.generic else self.names_inside(dims)
+
+    def outside(self, places: Iterable[str], dims: Mapping[str, object]) -> list[str]:
+        """The same expressions under the names that `forward` gives its arguments."""
+        names = dict(zip(self.names_inside(dims), self.names, strict=True))
+        parts = [place.partition("[") for place in places]
+        return [f"{names[name]}{bracket}{rest}" for name, bracket, rest in parts]
+
+
+def read_call(task_source: str) -> Call:
+    """Parse how the reference's `forward` takes its inputs, without importing it.
+
+    Raises:
+        AssemblyError: if the source does not parse or has no class Model.
+    """
+    try:
+        tree = ast.parse(task_source)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise AssemblyError(f"the reference does not parse: {error}") from error
+    model = next(
+        (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model"), None
+    )
+    if model is None:
+        raise AssemblyError("the reference does not define class Model at its top level")
+    forward = next(
+        (node for node in model.body if isinstance(node, ast.FunctionDef) and node.name == "forward"), None
+    )
+    generic = Call(", *inputs, **named", ("inputs",), "*inputs, **named", (None,), generic=True)
+    if forward is None:
+        return generic
+    arguments = forward.args
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
+        return generic
+    named = [*arguments.posonlyargs, *arguments.args]
+    if not named or len(named) == 1:
+        return generic
+    names = [argument.arg for argument in named[1:]]
+    missing: list[str | None] = [None] * (len(named) - len(arguments.defaults))
+    defaults = (missing + [ast.unparse(default) for default in arguments.defaults])[1:]
+    text = ast.unparse(arguments)
+    return Call(
+        signature=text[len(ast.unparse(ast.arguments([], [named[0]], None, [], [], None, []))) :],
+        names=tuple(names),
+        forwarded=", ".join(names),
+        defaults=tuple(defaults),
+        generic=False,
+    )
+
+
+@dataclass(frozen=True)
 class Guards:
-    """Function bodies and argument lists for the dispatcher template.
+    """Function bodies and argument lists for the dispatcher's template.
 
     Attributes:
         constructor_names: arguments of `_fixed_dims`.
         constructor_body: body lines of `_fixed_dims`, indented.
+        input_names: arguments of `_choose` and `_key_of`.
         input_body: body lines of `_choose` before the tree, indented.
+        key_body: body lines of `_key_of`, indented.
         dtypes: rows of INPUT_DTYPES, indented.
-        tensor_places: expressions of the tensor inputs, joined by commas.
         dims: local variable of each dimension that the body reads.
         alignment_bytes: required alignment of an input's first byte.
     """
 
     constructor_names: str
     constructor_body: str
+    input_names: str
     input_body: str
+    key_body: str
     dtypes: str
-    tensor_places: str
     dims: Mapping[str, str]
     alignment_bytes: int
 
 
-def internal_names(names: Iterable[str], dims: Mapping[str, object]) -> list[str]:
-    """Names for the inputs inside the dispatcher; they avoid its own names and the dimensions' names."""
-    chosen = []
-    for name in names:
-        while name in _TAKEN or name in dims:
-            name += "_"
-        chosen.append(name)
-    return chosen
-
-
-def write_guards(domain: Domain, device: str) -> Guards:
+def write_guards(domain: Domain, call: Call, device: str) -> Guards:
     """Write the conditions of `domain` for a device kind.
 
     Raises:
@@ -67,17 +138,68 @@ def write_guards(domain: Domain, device: str) -> Guards:
     """
     if not domain.tensors:
         raise AssemblyError("the task has no tensor input to dispatch on")
-    places = [tensor.place for tensor in domain.tensors]
+    names = call.names_inside(domain.dims)
+    extra = dict(list(zip(names, call.defaults, strict=True))[domain.inputs :]) if not call.generic else {}
+    structure = [
+        (f"type({place}) is not {kind} or len({place}) != {length}", "an input has another structure")
+        for place, kind, length in domain.containers
+    ]
+    if call.generic:
+        structure.insert(0, (f"len(inputs) != {domain.inputs}", "an input has another structure"))
     size_lines, bound = _size_lines(domain)
     return Guards(
         constructor_names=", ".join(_local(item.place) for item in domain.constructor),
         constructor_body=_indent(_constructor_lines(domain)),
-        input_body=_indent([*_layout_lines(domain), *size_lines]),
+        input_names=", ".join(names),
+        input_body=_indent(
+            [
+                *_default_lines(extra),
+                *(line for one in structure for line in _refuse(*one)),
+                *_layout_lines(domain, device),
+                *size_lines,
+            ]
+        ),
+        key_body=_indent(_key_lines(domain, device, [condition for condition, _ in structure], extra)),
         dtypes=_indent([f"({_comma(f'torch.{name}' for name in row)})," for row in domain.dtypes]),
-        tensor_places=", ".join(places),
         dims={dim: _local(dim) for dim in sorted(bound)},
         alignment_bytes=_ALIGNMENT_BYTES.get(device, 64),
     )
+
+
+def _default_lines(extra: Mapping[str, str | None]) -> list[str]:
+    """Refuse a call if an argument that get_inputs leaves at its default has another value."""
+    lines = []
+    for name, default in extra.items():
+        if default is None:
+            raise AssemblyError(f"get_inputs gives no value for forward's argument {name}")
+        try:
+            value = ast.literal_eval(default)
+        except ValueError as error:
+            raise AssemblyError(f"the default of forward's argument {name} is not a plain value") from error
+        lines += _refuse(
+            f"{name} is not None"
+            if value is None
+            else f"type({name}) is not {type(value).__name__} or {name} != {value!r}",
+            f"argument {name} is not at its default",
+        )
+    return lines
+
+
+def _key_lines(domain: Domain, device: str, structure: Sequence[str], extra: Iterable[str]) -> list[str]:
+    """The body of `_key_of`: all that the sizes' guards and the tree read of a call, or None where another guard refuses it."""
+    places = [tensor.place for tensor in domain.tensors]
+    plain = [*(item.place for item in domain.values), *extra]
+    refused = [*structure, *(f"type({place}) not in (bool, int, float, str, type(None))" for place in plain)]
+    unlike = [condition for condition, _ in _tensor_checks(domain, device)]
+    key = [f"{place}.{of}" for of in ("shape", "dtype") for place in places]
+    key += [f"type({place}), {place}" for place in plain]
+    return [
+        *(line for condition in refused for line in (f"if {condition}:", "    return None")),
+        f"for tensor in ({_comma(places)}):",
+        f"    if {' or '.join(unlike)}:",
+        "        return None",
+        f"return {_comma(key)}",
+    ]
 
 
 def _constructor_lines(domain: Domain) -> list[str]:
@@ -102,28 +224,30 @@ def _constructor_lines(domain: Domain) -> list[str]:
     return [*lines, f"return {{{pairs}}}"]
 
 
-def _layout_lines(domain: Domain) -> list[str]:
-    lines: list[str] = []
-    for place, kind, length in domain.containers:
-        lines += _refuse(
-            f"type({place}) is not {kind} or len({place}) != {length}", "an input has another structure"
-        )
-    lines += [
+def _layout_lines(domain: Domain, device: str) -> list[str]:
+    dtypes = _comma(f"{tensor.place}.dtype" for tensor in domain.tensors)
+    return [
         f"for tensor in ({_comma(tensor.place for tensor in domain.tensors)}):",
-        "    if why := _unjudged_input(tensor):",
-        "        return why",
+        *(f"    {line}" for check in _tensor_checks(domain, device) for line in _refuse(*check)),
+        *_refuse(f"({dtypes}) not in INPUT_DTYPES", "an input has another dtype"),
     ]
-    for number, tensor in enumerate(domain.tensors):
-        if any("complex" in row[number] for row in domain.dtypes):
-            lines += _refuse(
-                f"{tensor.place}.is_conj()", "an input is conjugated, which its memory does not show"
-            )
-    if len(domain.dtypes) == 1:  # the common case; twice as fast to check as the set
-        pairs = zip(domain.tensors, domain.dtypes[0], strict=True)
-        others = " or ".join(f"{tensor.place}.dtype is not torch.{name}" for tensor, name in pairs)
-    else:
-        others = f"({_comma(f'{tensor.place}.dtype' for tensor in domain.tensors)}) not in INPUT_DTYPES"
-    return [*lines, *_refuse(others, "an input has another dtype")]
+
+
+def _tensor_checks(domain: Domain, device: str) -> list[tuple[str, str]]:
+    """What every input is asked at each call: the condition under which it was not judged, and the reason in words."""
+    checks = [
+        ("type(tensor) is not torch.Tensor", "an input is not a plain tensor"),
+        (f"not tensor.is_{device}", "an input is on another device"),
+    ]
+    if device == "cuda":
+        checks += [("tensor.get_device() != _place()", "an input is not on the current GPU")]
+    layout = "not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT_BYTES"
+    checks += [(layout, "an input has another layout")]
+    if any("complex" in dtype for row in domain.dtypes for dtype in row):
+        checks += [("tensor.is_conj()", "an input is conjugated, which its memory does not show")]
+    if domain.backward:
+        checks += [("tensor.is_inference()", "an input was made under inference_mode")]
+    return checks
 
 
 def _size_lines(domain: Domain) -> tuple[list[str], set[str]]:

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from agent.bundle.archive import write_bundle
-from agent.bundle.assembly import assemble, input_places, internal_places, read_call
+from agent.bundle.assembly import assemble
 from agent.bundle.evidence import BundleContents
+from agent.bundle.guards import read_call
 from agent.candidates import Candidate
 from agent.dispatch import domain
 from agent.dispatch.domain import Domain
@@ -103,8 +104,7 @@ def probe(task: str, dims_text: str) -> Domain:
         Path(folder, "points.json").write_text(json.dumps(points))
         subprocess.run([sys.executable, str(PROBE)], cwd=folder, check=True, capture_output=True)
         found = json.loads(Path(folder, "out", "probe.json").read_text())
-    call = read_call(task)
-    return domain.fit(dims, points, found, input_places(call, internal_places(call, dims)))
+    return domain.fit(dims, points, found, read_call(task).places(dims))
 
 
 def optimized_text(

@@ -400,7 +400,7 @@ def test_words_in_comments_are_no_training_mode(tmp_path: Path) -> None:
     text = TASK.replace(
         '"""Scale and shift."""', '"""Scale and shift, for training with dropout."""  # BatchNorm'
     )
-    assert "\nBY_MODE = False" in optimized_text(task=text)
-    assert "\nBY_MODE = True" in optimized_text(
+    assert "members were judged in eval mode" not in optimized_text(task=text)
+    assert "members were judged in eval mode" in optimized_text(
         task=TASK.replace("self.factor = factor", "self.drop = nn.Dropout()")
     )
