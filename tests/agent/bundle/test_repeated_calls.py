@@ -285,3 +285,64 @@ def test_neither_inputs_nor_old_weights_are_kept_alive(optimized: ModuleType) ->
     del given
     gc.collect()
     assert [ref() for ref in refs] == [None, None, None]
+
+
+def test_only_so_many_choices_are_remembered(optimized: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimized, "_MOST_SHAPES", 3)
+    model = optimized.ModelNew(64)
+    with torch.no_grad():
+        for rows in range(1, 9):
+            assert used(optimized, model, *inputs(rows))
+            assert used(optimized, model, *inputs(rows))
+            assert 0 < len(model._kw_dispatch.choices) <= 3
+
+
+def test_sizes_seen_before_are_not_looked_at_again(
+    optimized: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = known(optimized)
+    asked: list[Any] = []
+    choose = vars(optimized)["_choose"]
+    monkeypatch.setattr(optimized, "_choose", lambda *given: asked.append(1) or choose(*given))
+    with torch.no_grad():
+        for _ in range(3):
+            assert used(optimized, model, *inputs())
+        assert not asked
+        assert used(optimized, model, *inputs(33))
+        assert len(asked) == 1
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "input wants a gradient": lambda model: [one.requires_grad_() for one in inputs()],
+    "parameter is trained again": lambda model: (model.requires_grad_(True), inputs())[1],
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_sizes_seen_before_say_nothing_of_gradients(optimized: ModuleType, kind: str) -> None:
+    """With gradients on and all frozen the member runs; a call of the same sizes that asks for one does not."""
+    model = optimized.ModelNew(64).requires_grad_(False)
+    assert used(optimized, model, *inputs())
+    given = CHANGES[kind](model)
+    assert not used(optimized, model, *given)
+    model(*given).sum().backward()
+
+
+def test_a_plain_argument_of_another_value_is_seen(tmp_path: Path) -> None:
+    """At sizes seen before: values that are equal and of another type, too."""
+    task = TASK.replace("residual: torch.Tensor)", "residual: torch.Tensor, twice: bool = False)")
+    task = task.replace("+ residual\n", "+ residual * (1 + twice)\n")
+    member = MEMBER.replace("forward(self, x, residual)", "forward(self, x, residual, twice=False)")
+    module = imported(tmp_path, optimized_text([Candidate(member, "human", "with a default")], task=task))
+    model = module.ModelNew(64)
+    with torch.no_grad():
+        for _ in range(2):
+            assert used(module, model, *inputs())
+            for other in (True, 0, 0.0, None, [], "no"):
+                before = len(module.calls)
+                try:
+                    model(*inputs(), other)
+                except TypeError:
+                    pass  # the reference's own answer
+                assert len(module.calls) == before, other
+            assert ran(module, lambda: model(*inputs(), False))
