@@ -9,11 +9,13 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from http.server import HTTPServer
 from pathlib import Path
 
 START_SECONDS = 60.0
@@ -52,6 +54,19 @@ def has_nvidia_gpu() -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return answer.returncode == 0 and "GPU" in answer.stdout
+
+
+@contextmanager
+def serving(server: HTTPServer) -> Iterator[str]:
+    """The URL of a server that answers in a thread. By default its end would be noticed only after half a second."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=5)
 
 
 def free_port() -> int:

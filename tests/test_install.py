@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import zipfile
 from collections import Counter
@@ -21,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from scripts import install
+from tests.servers import serving
 
 ROOT = Path(__file__).resolve().parent.parent
 UV = Path(sys.executable).with_name("uv")
@@ -72,7 +72,6 @@ class Index:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/simple"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def add(self, name: str, version: str, listed: int, *needs: str, padding: int = 0) -> None:
         """A release that is listed with any size, and is a small wheel."""
@@ -135,9 +134,8 @@ def index() -> Iterator[Index]:
     found.add("nvidia-cublas", "13.1", 2_100_000_000)
     found.add("sympy", "1.14.0", 6_000_000)
     found.add("sympy", "1.15.0", 6_000_000)
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
+    with serving(found.server):
+        yield found
 
 
 @pytest.fixture

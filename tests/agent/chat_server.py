@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.servers import serving
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -124,13 +126,6 @@ def chat_server(
     class Server(ThreadingHTTPServer):
         request_queue_size = 512  # with the default of 5 a busy machine resets connections of many at once
 
-    server = Server(("127.0.0.1", 0), Handler)
-    found = ChatServer(f"http://127.0.0.1:{server.server_port}/v1", list(script))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(Server(("127.0.0.1", 0), Handler)) as url:
+        found = ChatServer(f"{url}/v1", list(script))
         yield found
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=5)

@@ -24,6 +24,7 @@ from rl.judges import ServiceJudge, Unjudged, check_address, machine_of
 from services.client import Unreachable
 from services.client import client as client_module
 from services.client.sending import KEY_VARIABLE
+from tests.servers import serving
 
 TASK = TaskSource("t", "class Model: ...\n")
 LONG = "class ModelNew: 'takes long'\n"
@@ -107,15 +108,9 @@ def deaf(*, holds: bool, first_free: bool = False) -> Iterator[Deaf]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    known.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as known.url:
         yield known
-    finally:
         known.let_go.set()
-        server.shutdown()
-        server.server_close()
 
 
 def settings(**more: Any) -> FleetPart:

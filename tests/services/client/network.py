@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.servers import serving
+
 
 class Relay:
     """A TCP relay to a port of this machine. `cuts` holds, per connection, after how many bytes of the answer it breaks off.
@@ -103,10 +105,5 @@ def answering(*answers: Answer) -> Iterator[tuple[str, list[tuple[str, dict[str,
         do_GET = do_POST = _answer
         log_message: Callable[..., None] = lambda *_: None
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", got
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
+        yield url, got
