@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evaluator.energy.counters import Counter
+from evaluator.devices.base import EnergyCounter
 from evaluator.errors import EvaluatorError
 
 Step = Callable[[], int]
@@ -107,7 +107,7 @@ class EnergyRatio:
         return asdict(self)
 
 
-def idle_w(counter: Counter, seconds: float = IDLE_S) -> float:
+def idle_w(counter: EnergyCounter, seconds: float = IDLE_S) -> float:
     """Mean power while nothing is asked of the device, after a moment in which what ran before fades away.
 
     Raises:
@@ -122,7 +122,7 @@ def idle_w(counter: Counter, seconds: float = IDLE_S) -> float:
 
 
 def energy_of(
-    counter: Counter,
+    counter: EnergyCounter,
     step: Step,
     idle: float,
     *,
@@ -149,7 +149,7 @@ def energy_of(
 
 
 def compare(
-    counter: Counter,
+    counter: EnergyCounter,
     baseline: Step,
     candidate: Step,
     idle: float,
@@ -260,7 +260,7 @@ def _of_call(
 
 
 def _windows(
-    counter: Counter, step: Step, count: int, seconds: float, lead_s: float, most: int = 0
+    counter: EnergyCounter, step: Step, count: int, seconds: float, lead_s: float, most: int = 0
 ) -> list[Window]:
     until = time.perf_counter() + lead_s
     while time.perf_counter() < until:
@@ -282,7 +282,7 @@ def _unsettled(windows: Sequence[Window]) -> bool:
     return max(powers) > (1 + _SETTLED) * min(powers)
 
 
-def _edge(counter: Counter, step: Step) -> tuple[float, float, int]:
+def _edge(counter: EnergyCounter, step: Step) -> tuple[float, float, int]:
     """When the counter next moves, what it says then, and the calls that ended meanwhile."""
     before, calls = counter.read_mj(), 0
     gives_up_s = time.perf_counter() + _STANDSTILL_S
