@@ -156,9 +156,7 @@ class Backend:
 
     Attributes:
         name: in requests, manifests and verdicts.
-        title: for people and for prompts.
         is_accelerator: it has memory of its own, does what is queued while the host goes on, and replays graphs.
-        languages: keys of :data:`agent.languages.LANGUAGES` that run on it.
         cores_per_referee: a referee keeps a process per open task, one per candidate and a few that compile. On a CPU all
             of them compute there.
         most_referees: on one device.
@@ -171,9 +169,7 @@ class Backend:
     """
 
     name: str
-    title: str
     is_accelerator: bool
-    languages: tuple[str, ...]
     cores_per_referee: float
     most_referees: int
     worth_sharing: int

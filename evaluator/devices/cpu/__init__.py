@@ -16,9 +16,7 @@ def _ceilings() -> dict[str, Any]:
 
 CPU = Backend(
     name="cpu",
-    title="a CPU",
     is_accelerator=False,
-    languages=("cpp",),
     cores_per_referee=4.0,
     most_referees=4,
     # Opening a task takes as long as judging a few candidates.

@@ -21,9 +21,7 @@ def _ceilings() -> dict[str, Any]:
 
 CUDA = Backend(
     name="cuda",
-    title="an NVIDIA GPU",
     is_accelerator=True,
-    languages=("cuda", "triton"),
     cores_per_referee=2.5,
     most_referees=6,
     # Opening a task traces every compiled baseline again: 20 to 60 s while others do the same (H200); a candidate takes
