@@ -16,7 +16,7 @@ class Mode:
         slow: compiles for long; a first look does without it.
         graph: replays a CUDA graph.
         autocast: computes products in the 16 bits that the task's tier allows; only for tasks of such a tier.
-        devices: where it exists.
+        accelerator_only: there is none on a CPU.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Mode:
     slow: bool = False
     graph: bool = False
     autocast: bool = False
-    devices: tuple[str, ...] = ("cpu", "cuda")
+    accelerator_only: bool = False
 
 
 MODES = {
@@ -34,14 +34,15 @@ MODES = {
         Mode("compile_default", "default"),
         Mode("compile_max_autotune", "max-autotune", slow=True),
         # On a CPU, reduce-overhead is the default mode.
-        Mode("compile_reduce_overhead", "reduce-overhead", slow=True, graph=True, devices=("cuda",)),
-        Mode("cuda_graph", graph=True, devices=("cuda",)),
+        Mode("compile_reduce_overhead", "reduce-overhead", slow=True, graph=True, accelerator_only=True),
+        Mode("cuda_graph", graph=True, accelerator_only=True),
         Mode("eager_autocast", autocast=True),
         Mode("compile_autocast", "default", autocast=True),
     )
 }
 
 
-def modes_of(device: str, *, autocast: bool) -> tuple[str, ...]:
-    """Names of the modes of a device ("cpu" or "cuda"): those with autocast, or those without."""
-    return tuple(one.name for one in MODES.values() if device in one.devices and one.autocast == autocast)
+def modes_of(*, accelerator: bool, autocast: bool) -> tuple[str, ...]:
+    """Names of the modes of a CPU or an accelerator: those with autocast, or those without."""
+    found = (one for one in MODES.values() if accelerator or not one.accelerator_only)
+    return tuple(one.name for one in found if one.autocast == autocast)

@@ -69,7 +69,7 @@ class ShapeResult:
     #: or ``eager``.
     warm: dict[str, Any] | None = None
     #: Joules per call at a few shapes, if requested: ``baseline`` and ``candidate``
-    #: (:class:`evaluator.energy.windows.Energy`) and their ``ratio``; or ``why_not``.
+    #: (:class:`evaluator.energy.Energy`) and their ``ratio``; or ``why_not``.
     energy: dict[str, Any] | None = None
     #: Lowest and highest multiprocessor clock during the measurement in MHz, and why it was throttled, if it
     #: was.

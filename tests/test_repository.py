@@ -176,6 +176,37 @@ def test_referee_imports_only_what_a_bare_node_has() -> None:
     assert found == set()
 
 
+# Files of the evaluator beside the back ends that may name CUDA.
+NAMES_CUDA = {
+    "evaluator/roles/compiled_files.py": "the folder in which CUDA's driver caches compiled code",
+    "evaluator/roles/interpreted.py": "Triton's name of the target that its interpreter stands in for",
+    "evaluator/roles/rehearsal.py": "Triton's name of the target for which it compiles ahead",
+}
+
+
+def _names_cuda(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and (node.value == "cuda" or node.value.startswith("cuda:"))
+    if isinstance(node, ast.Attribute):
+        return node.attr == "cuda" and isinstance(node.value, ast.Name) and node.value.id == "torch"
+    if isinstance(node, ast.Import):
+        return any(alias.name.startswith("torch.cuda") for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        names = {f"{node.module}.{alias.name}" for alias in node.names}
+        return any(name.startswith("torch.cuda") for name in names)
+    return False
+
+
+def test_only_a_back_end_names_its_device() -> None:
+    found = {
+        shown(path)
+        for path in python_files("evaluator")
+        if not shown(path).startswith("evaluator/devices/")
+        and any(map(_names_cuda, ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
+    }
+    assert found == set(NAMES_CUDA)
+
+
 def test_core_dependencies_are_those_of_the_referee() -> None:
     core = {Requirement(line).name for line in PYPROJECT["project"]["dependencies"]}
     assert core == {"torch", "numpy", "nvidia-ml-py", "rich", "typer", "ninja", "setuptools"}

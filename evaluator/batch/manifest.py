@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from evaluator.devices import BACKENDS
 from evaluator.precision import TIERS, with_precision
 from evaluator.request import Request
 from evaluator.shapes.sampler import SPLITS
@@ -25,7 +26,6 @@ _MAX_DEADLINE_S = 86_400.0
 _DEFAULT_DEADLINE_S = 900.0
 _NEEDED = ("id", "task", "candidate")
 _OPTIONAL = ("device", "effort", "splits", "shapes", "deadline_s", "precision")
-_DEVICES = ("cpu", "cuda")
 _EFFORTS = ("screen", "confirm")
 
 
@@ -174,7 +174,7 @@ def _entry(
         raise _Bad(f"precision: {error}") from None
     task = tasks.setdefault((task.name, task.sha256), task)
     candidate = CandidateSource(candidate_text, "external", candidate_name or name)
-    device = _word(fields, "device", _DEVICES, default_device)
+    device = _word(fields, "device", tuple(BACKENDS), default_device)
     effort = _word(fields, "effort", _EFFORTS, "screen")
     splits = _splits(fields.get("splits", ["visible", "adversarial"]))
     shapes = _shapes(fields.get("shapes"))

@@ -7,15 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from evaluator.devices import BACKENDS
 from evaluator.errors import EvaluatorError
 
-#: Cores and bytes per referee: it keeps a process per open task, one per candidate and a few that compile. On a CPU all of
-#: them compute there.
-_CORES_PER_REFEREE = {"cpu": 4.0, "cuda": 2.5}
 _BYTES_PER_REFEREE = 12 << 30
 #: Bytes per referee that does not judge: no candidates beside the task, and no compilers.
 _BYTES_PER_UNTIMED_REFEREE = 4 << 30
-_MOST_PER_DEVICE = {"cpu": 4, "cuda": 6}
 #: What a referee's processes take of a GPU beyond the memory shared with the referee
 #: (:mod:`evaluator.referee.memory.sizes`), which shrinks with more referees: five contexts of half a GiB, and
 #: modules' own allocations. With a third of a referee's part left for these, a card of 140 GiB has room for seven,
@@ -30,7 +27,7 @@ class Place:
 
     Attributes:
         name: for messages, ``cpu-0`` or ``GPU-...-1``.
-        device: ``cpu`` or ``cuda``.
+        device: name of a back end.
         visible_gpu: value of ``CUDA_VISIBLE_DEVICES``; None on a CPU.
         work_dir: its own folder for compile caches: concurrent referees must not delete each other's. What can be
             shared (verdicts, built extensions, times of baselines) is in the batch's folder.
@@ -63,9 +60,11 @@ def places(
     Raises:
         EvaluatorError: ``gpus`` names a GPU that does not exist.
     """
-    seats: list[tuple[str, str | None]] = [("cpu", None)] if "cpu" in devices else []
-    if "cuda" in devices:
-        seats += [("cuda", uuid) for uuid in choose(gpus, visible_gpus())]
+    seats: list[tuple[str, str | None]] = []
+    for backend in BACKENDS.values():
+        if backend.name in devices:
+            uuids = choose(gpus, backend.visible()) if backend.is_accelerator else [None]
+            seats += [(backend.name, uuid) for uuid in uuids]
     counts = [jobs or _sensible_jobs(device, uuid, len(seats)) for device, uuid in seats]
     found = []
     for index in range(max(counts)):
@@ -85,7 +84,9 @@ def untimed_jobs(device: str) -> int | None:
     """
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     by_memory = memory_bytes // _BYTES_PER_UNTIMED_REFEREE
-    return max(1, min(len(os.sched_getaffinity(0)), by_memory)) if device == "cpu" else None
+    return (
+        max(1, min(len(os.sched_getaffinity(0)), by_memory)) if not BACKENDS[device].is_accelerator else None
+    )
 
 
 def referees_in(total_bytes: int) -> int:
@@ -93,17 +94,11 @@ def referees_in(total_bytes: int) -> int:
     return max(1, int(total_bytes * _OWN_SHARE / _OWN_GPU_BYTES))
 
 
-def _memory_bytes(uuid: str) -> int:
-    import pynvml
-
-    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).total)
-
-
 def crowded(seats: Sequence[Place]) -> str:
     """A warning if a GPU has less room than the requested number of referees takes; otherwise empty."""
     for place in seats:
-        if place.visible_gpu is not None and place.device == "cuda":
-            room = referees_in(_memory_bytes(place.visible_gpu))
+        if place.visible_gpu is not None:
+            room = referees_in(BACKENDS[place.device].memory_bytes(place.visible_gpu))
             if place.referees > room:
                 return (
                     f"{place.referees} referees on a GPU with memory for {room}: an evaluation that finds none is judged again alone, "
@@ -116,14 +111,15 @@ def _sensible_jobs(device: str, uuid: str | None, devices: int) -> int:
     """How many referees a device gets, if the machine has ``devices`` of them."""
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     count = sensible_jobs(device, len(os.sched_getaffinity(0)), memory_bytes, devices)
-    return count if uuid is None else min(count, referees_in(_memory_bytes(uuid)))
+    return count if uuid is None else min(count, referees_in(BACKENDS[device].memory_bytes(uuid)))
 
 
 def sensible_jobs(device: str, cores: int, memory_bytes: int, devices: int) -> int:
     """How many referees each of ``devices`` devices gets, by the machine's cores and memory."""
-    by_cores = int(cores / (_CORES_PER_REFEREE[device] * devices))
+    backend = BACKENDS[device]
+    by_cores = int(cores / (backend.cores_per_referee * devices))
     by_memory = memory_bytes // (_BYTES_PER_REFEREE * devices)
-    return max(1, min(by_cores, by_memory, _MOST_PER_DEVICE[device]))
+    return max(1, min(by_cores, by_memory, backend.most_referees))
 
 
 def choose(gpus: str, visible: list[str]) -> list[str]:
@@ -144,32 +140,3 @@ def choose(gpus: str, visible: list[str]) -> list[str]:
             )
         chosen.append(visible[int(word)])
     return list(dict.fromkeys(chosen))
-
-
-def visible_gpus() -> list[str]:
-    """UUIDs of the GPUs that this process may use. Unlike numbers, NVML and CUDA read them alike."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-        every = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-    except Exception:  # noqa: BLE001 - NVML raises its own kinds, a missing library another
-        return []
-    return allowed(every, os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def allowed(every: list[str], setting: str | None) -> list[str]:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in its order."""
-    if setting is None:
-        return every
-    chosen = []
-    for word in (part.strip() for part in setting.split(",")):
-        if word.isdigit() and int(word) < len(every):
-            chosen.append(every[int(word)])
-        elif word in every or word.startswith("MIG-"):
-            chosen.append(word)
-        else:
-            break  # CUDA also ignores everything after a name that it does not know
-    return chosen

@@ -19,7 +19,7 @@ from evaluator.batch.places import Place
 from evaluator.batch.results import Record, Results
 from evaluator.batch.schedule import Schedule
 from evaluator.client import Referee
-from evaluator.devices import Device, open_device
+from evaluator.devices import BACKENDS, Device, open_device
 from evaluator.errors import EvaluatorError, RefereeLost
 from evaluator.folders import verdicts_folder
 from evaluator.sources import sha256_of, task_folder
@@ -221,7 +221,7 @@ class Batch:
             EvaluatorError: no referee can be started, or the batch is stopping.
         """
         referee = self._referee(place, lost=False)
-        for entry in entries if place.device == "cuda" else ():
+        for entry in entries if BACKENDS[place.device].is_accelerator else ():
             try:
                 with _watched(referee, entry):
                     referee.build(

@@ -7,11 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from evaluator.batch.manifest import Entry
-
-#: Opening a task takes as long as judging a few candidates. Fewer than this stay with the referee that has the
-#: task open. On a GPU every compiled baseline is traced again: 20 to 60 s while others do the same (H200); a
-#: candidate takes 3 to 10 s.
-_WORTH_SHARING = {"cpu": 4, "cuda": 12}
+from evaluator.devices import BACKENDS
 
 
 class Schedule:
@@ -55,7 +51,7 @@ class Schedule:
             return chosen
         rivals = [group for group in self._taken.values() if group and group[0].device == device]
         longest = max(rivals, key=len, default=None)
-        if longest is None or len(longest) < _WORTH_SHARING[device]:
+        if longest is None or len(longest) < BACKENDS[device].worth_sharing:
             return None
         return deque(reversed([longest.pop() for _ in range(len(longest) // 2)]))
 

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.modules import module as torch_hooks
 
 from evaluator.capture.signature import CaptureError, Signature, Values, signature_of, values_of
+from evaluator.devices.accelerator import torch_gpu
 
 #: How many distinct calls of one module have their values inspected; only shapes of further ones are recorded.
 _LOOKED_AT = 3
@@ -100,7 +101,7 @@ class _Frame:
     children_s: float = 0.0
     hooks_s: float = 0.0
     began_s: float = 0.0
-    event: torch.cuda.Event | None = None
+    event: torch_gpu.Event | None = None
 
 
 class Watch:
@@ -121,9 +122,7 @@ class Watch:
         self._running = threading.local()
         self._lock = threading.Lock()
         #: Calls on a GPU whose events have not been read yet, oldest first.
-        self._pending: deque[tuple[Watched, Watched | None, Call, torch.cuda.Event, torch.cuda.Event]] = (
-            deque()
-        )
+        self._pending: deque[tuple[Watched, Watched | None, Call, torch_gpu.Event, torch_gpu.Event]] = deque()
         self._handles: list[Any] = []
 
     def install(self) -> None:
@@ -138,7 +137,7 @@ class Watch:
         for handle in self._handles:
             handle.remove()
         if self._pending:
-            torch.cuda.synchronize()
+            torch_gpu.synchronize()
             self._read_events()
 
     # -- hooks -------------------------------------------------------------------------------------------------
@@ -197,7 +196,7 @@ class Watch:
         frame: _Frame,
         parent: _Frame | None,
         spent_s: float,
-        event: torch.cuda.Event | None,
+        event: torch_gpu.Event | None,
         args: Any,
         kwargs: dict[str, Any],
     ) -> None:
@@ -228,13 +227,13 @@ class Watch:
 
 
 def _is_capturing() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch_gpu.is_available() and torch_gpu.is_current_stream_capturing()
 
 
-def _event(args: Any) -> torch.cuda.Event | None:
+def _event(args: Any) -> torch_gpu.Event | None:
     """An event in the current stream if a GPU is in use; None on a CPU and while a CUDA graph is captured."""
-    if not torch.cuda.is_initialized() or _is_capturing():
+    if not torch_gpu.is_initialized() or _is_capturing():
         return None
-    event = torch.cuda.Event(enable_timing=True)
+    event = torch_gpu.Event(enable_timing=True)
     event.record()
     return event

@@ -49,16 +49,18 @@ def ceilings(
 
 
 def pick(device: str) -> str:
-    """``cuda`` or ``cpu`` for ``auto``, depending on whether a GPU responds."""
-    from evaluator.devices import open_device
+    """For ``auto`` the accelerator that responds, otherwise the CPU."""
+    from evaluator.devices import BACKENDS, CPU
 
     if device != "auto":
         return device
-    try:
-        open_device("cuda")
-    except EvaluatorError:
-        return "cpu"
-    return "cuda"
+    for backend in BACKENDS.values():
+        try:
+            if backend.is_accelerator and backend.open(None):
+                return backend.name
+        except EvaluatorError:
+            continue
+    return CPU.name
 
 
 def show(console: Console, found: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from evaluator.commands.options import MinimumTier, WorkDir
-from evaluator.devices import open_device
+from evaluator.devices import BACKENDS, open_device
 from evaluator.doctor import isolation, machine, toolchain
 from evaluator.doctor.findings import BAD, DOUBTFUL, GOOD, Section
 from evaluator.errors import EvaluatorError
@@ -61,7 +61,7 @@ def examine(work_dir: Path, minimum_tier: str) -> tuple[list[Section], list[str]
     sections = [devices, tools, clock, resources]
     broken = any(line.state == BAD for section in (tools, resources) for line in section.lines)
     judgeable = []
-    for name in ("cpu", "cuda") if gpu else ("cpu",):
+    for name in [name for name, one in BACKENDS.items() if gpu or not one.is_accelerator]:
         try:
             device = open_device(name)
         except EvaluatorError:

@@ -18,6 +18,7 @@ from evaluator.batch.places import Place, places
 from evaluator.batch.results import Results, ResultsUnusable
 from evaluator.batch.run import UNJUDGED, Batch, Options
 from evaluator.commands.options import Fresh, MinimumTier, WorkDir
+from evaluator.devices import BACKENDS
 from evaluator.errors import EvaluatorError
 from evaluator.folders import default_work_dir
 
@@ -50,8 +51,8 @@ def evaluate_batch(
     """Judge every line of a manifest. Exit status: 0 all judged, 1 some could not be judged, 2 nothing could be done."""
     console = Console(stderr=True)
     folder = work_dir or default_work_dir()
-    if device not in ("cpu", "cuda"):
-        _fail(console, f"--device {device}: known are cpu and cuda")
+    if device not in BACKENDS:
+        _fail(console, f"--device {device}: known are {' and '.join(BACKENDS)}")
     # A cluster's scheduler ends jobs with SIGTERM, which must leave the files as Ctrl-C does.
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:

@@ -1,7 +1,8 @@
-"""The interface of a device."""
+"""What a back end implements: :class:`Backend` describes a kind of device, :class:`Device` is one that is open."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -72,11 +73,30 @@ class Caps:
         return held_bytes <= share * self.held_bytes and passes * seconds <= share * self.call_s
 
 
+class EnergyCounter(Protocol):
+    """A counter of the energy that a device has used. It is read; no clock and no power limit is ever changed.
+
+    Attributes:
+        name: of what it counts, for people.
+        refresh_s: about how often it is brought up to date.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def refresh_s(self) -> float: ...
+
+    def read_mj(self) -> float:
+        """Millijoules since some instant in the past; never falls."""
+        ...
+
+
 class Device(Protocol):
     """A device on which modules are run and timed.
 
     Attributes:
-        kind: ``cpu`` or ``cuda``.
+        kind: the name of its back end.
+        is_accelerator: see :class:`Backend`.
         index: which of several.
         count: how many such devices the machine has.
         baseline_modes: names of :data:`evaluator.baselines.MODES` that exist on it.
@@ -92,6 +112,8 @@ class Device(Protocol):
 
     @property
     def kind(self) -> str: ...
+    @property
+    def is_accelerator(self) -> bool: ...
     @property
     def index(self) -> int: ...
     @property
@@ -122,3 +144,37 @@ class Device(Protocol):
     def facts(self) -> dict[str, Any]:
         """The device's part of a verdict's environment."""
         ...
+
+    def energy_counter(self) -> EnergyCounter | str:
+        """The device's counter, or in one sentence why there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A kind of device: what code asks instead of comparing names.
+
+    Attributes:
+        name: in requests, manifests and verdicts.
+        is_accelerator: it has memory of its own, does what is queued while the host goes on, and replays graphs.
+        cores_per_referee: a referee keeps a process per open task, one per candidate and a few that compile. On a CPU all
+            of them compute there.
+        most_referees: on one device.
+        worth_sharing: fewer entries of a task than this stay with the referee that has the task open.
+        open: the first of the visible devices (as ``CUDA_VISIBLE_DEVICES`` names them; None: this process's own).
+        is_usable: whether the machine has one, and a torch that was built for it.
+        ceilings: measures the current device, see :mod:`evaluator.profiling.ceilings`.
+        visible: UUIDs of the accelerators that this process may use.
+        memory_bytes: all memory of the accelerator with this UUID.
+    """
+
+    name: str
+    is_accelerator: bool
+    cores_per_referee: float
+    most_referees: int
+    worth_sharing: int
+    open: Callable[[str | None], Device]
+    is_usable: Callable[[], bool]
+    ceilings: Callable[[], dict[str, Any]]
+    visible: Callable[[], list[str]] = list
+    memory_bytes: Callable[[str], int] = lambda uuid: 0

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from evaluator.devices import Device, open_device
+from evaluator.devices import Device, backend_of, open_device
 from evaluator.environment import measured_on
 from evaluator.errors import EvaluatorError
 from evaluator.keeping import keep_json
@@ -120,11 +120,7 @@ def _measure(kind: str) -> dict[str, Any]:
 
 
 def _main(kind: str) -> None:
-    if kind == "cuda":
-        from evaluator.profiling.cuda_ceilings import measure
-    else:
-        from evaluator.profiling.cpu_ceilings import measure
-    sys.stdout.write(json.dumps(measure()))
+    sys.stdout.write(json.dumps(backend_of(kind).ceilings()))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from evaluator.devices import is_accelerator
+
 #: How far off a rate may be, by its kind. Memory's hardly varies between cards of a type (an H200 and an H100 are 1.4 apart);
 #: products' goes with the power limit. What a CPU's neighbors leave of it varies by itself.
 MEMORY_FACTOR, ARITHMETIC_FACTOR, CPU_FACTOR = 1.25, 1.6, 4.0
@@ -47,7 +49,7 @@ def doubt(
             continue
         usual = statistics.median(seen)
         factor = MEMORY_FACTOR if name.endswith("_bytes_per_s") else ARITHMETIC_FACTOR
-        factor = CPU_FACTOR if device == "cpu" else factor
+        factor = factor if is_accelerator(device) else CPU_FACTOR
         if max(rate / usual, usual / rate) > factor:
             whose = (
                 "this project has measured" if known else f"{len(seen)} other worker(s) of it have measured"

@@ -113,21 +113,21 @@ def _read(path: str, most_letters: int) -> str:
 
 def under_ncu(path: str, request: dict[str, Any]) -> None:
     """One call of the task with ncu's counting on, after some with it off."""
-    import torch
-
+    from evaluator.devices import is_accelerator
+    from evaluator.devices.accelerator import torch_gpu
     from evaluator.profiling import subject
 
     one = subject.build(subject.load(path), request["dims"], request["device"])
     for _ in range(_WARM_CALLS):
         one.call()
-    if request["device"] != "cuda":
+    if not is_accelerator(request["device"]):
         one.call()
         return
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
+    torch_gpu.synchronize()
+    torch_gpu.profiler.start()
     one.call()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
+    torch_gpu.synchronize()
+    torch_gpu.profiler.stop()
 
 
 #: Run beside the task's text in a disposable process.

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluator.devices import is_accelerator
 from evaluator.integrity.static import clean
 from evaluator.profiling.counted_call import MOST_TEXT, PROGRAM
 from evaluator.roles.tool_run import RunsTools, ToolResult
@@ -138,7 +139,7 @@ def count(
     Raises:
         RefereeLost: the referee died meanwhile. Whatever else goes wrong is a note.
     """
-    reason = refusal() if device == "cuda" else ""
+    reason = refusal() if is_accelerator(device) else ""
     if reason:
         return Counters((), (reason,))
     request = {
@@ -153,7 +154,7 @@ def count(
         PROGRAM.format(request=request),
         {"task.py": text},
         deadline_s=deadline_s + _GRACE_S,
-        device=device == "cuda",
+        device=is_accelerator(device),
     )
     return read(result, ncu, deadline_s)
 

@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 
+from evaluator.devices import is_accelerator
+from evaluator.devices.accelerator import GPU_TYPE, torch_gpu
+
 _LEAST_S, _MOST_CALLS, _ROUNDS = 0.03, 200, 5
 _COLD_CALLS = 7
 _WARM_CALLS = 3
@@ -23,7 +26,7 @@ def steady_s(call: Call, device: str) -> float:
 
     Whatever else runs on the machine only ever adds to a time.
     """
-    wait = torch.cuda.synchronize if device == "cuda" else _nothing
+    wait = torch_gpu.synchronize if is_accelerator(device) else _nothing
     for _ in range(_WARM_CALLS):
         call()
     wait()
@@ -47,20 +50,20 @@ def _nothing() -> None:
 
 def capture(call: Call) -> tuple[Call | None, str]:
     """A CUDA graph's replay of the call, or why there is none."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    side = torch_gpu.Stream()
+    side.wait_stream(torch_gpu.current_stream())
+    with torch_gpu.stream(side):
         for _ in range(_WARM_CALLS):
             call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
+    torch_gpu.current_stream().wait_stream(side)
+    graph = torch_gpu.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        with torch_gpu.graph(graph):
             call()
     except Exception as error:  # noqa: BLE001 - whatever the module does under capture
-        torch.cuda.synchronize()
+        torch_gpu.synchronize()
         return None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
-    torch.cuda.synchronize()
+    torch_gpu.synchronize()
     return graph.replay, ""
 
 
@@ -82,11 +85,11 @@ def cold_and_warm_s(call: Call, device: str, flush_bytes: int) -> tuple[float, f
 
 
 def _once_s(call: Call, device: str) -> float:
-    if device == "cpu":
+    if not is_accelerator(device):
         started = time.perf_counter()
         call()
         return time.perf_counter() - started
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin, end = torch_gpu.Event(enable_timing=True), torch_gpu.Event(enable_timing=True)
     begin.record()
     call()
     end.record()
@@ -98,11 +101,11 @@ def kernels(call: Call, device: str) -> list[tuple[str, float, int]]:
     """Kernels of one call on a GPU (operations on a CPU) as the profiler sees them: name, seconds, calls; longest first."""
     from torch.autograd import profiler
 
-    cuda = device == "cuda"
-    with profiler.profile(use_device="cuda" if cuda else None, use_kineto=True) as seen:
+    cuda = is_accelerator(device)
+    with profiler.profile(use_device=GPU_TYPE if cuda else None, use_kineto=True) as seen:
         call()
         if cuda:
-            torch.cuda.synchronize()
+            torch_gpu.synchronize()
     rows = []
     for event in seen.key_averages():
         on_device = "CUDA" in str(event.device_type)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from evaluator.devices import open_device
+from evaluator.devices import is_accelerator, open_device
 from evaluator.errors import EvaluatorError
 from evaluator.integrity.static import clean
 from evaluator.profiling.bottleneck import Diagnosis
@@ -67,10 +67,10 @@ def profile_task(
     except ProfileFailed as failure:
         compiling = {"graphs": 0, "breaks": [], "problem": str(failure)}
     try:
-        found = diagnose(parse(times, compiling), rates, gpu=device == "cuda")
+        found = diagnose(parse(times, compiling), rates, gpu=is_accelerator(device))
     except ValueError as error:
         raise ProfileFailed(f"the profile's process answered nonsense: {error}") from None
-    ncu = find_ncu() if device == "cuda" else None
+    ncu = find_ncu() if is_accelerator(device) else None
     if ncu is None:
         return found
     with DeviceLock(str(uuid)).exclusive():
@@ -92,7 +92,7 @@ def _plain(dims: Mapping[str, Any]) -> dict[str, Any]:
 
 def _run(tools: RunsTools, text: str, request: dict[str, Any]) -> Any:
     """The answer of a disposable process, which may hold anything."""
-    gpu, deadline_s = request["device"] == "cuda", request["deadline_s"] + _GRACE_S
+    gpu, deadline_s = is_accelerator(request["device"]), request["deadline_s"] + _GRACE_S
     result = tools.run_tool(
         PROGRAM.format(request=request),
         {"task.py": text},

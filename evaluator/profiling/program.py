@@ -44,6 +44,7 @@ def _times(path: str, request: dict[str, Any]) -> dict[str, Any]:
     import torch
     from torch.utils._pytree import tree_leaves
 
+    from evaluator.devices import is_accelerator
     from evaluator.profiling import experiments, recorder, subject
 
     ends = time.monotonic() + request["deadline_s"]
@@ -73,17 +74,17 @@ def _times(path: str, request: dict[str, Any]) -> dict[str, Any]:
                 found["sizes"].append(row)
     # A capture that failed leaves the allocator in a state in which nothing else should be measured: it comes last.
     timed = one.call
-    if device == "cuda":
+    if is_accelerator(device):
         replay, found["capture_problem"] = experiments.capture(one.call)
         if replay is not None:
             found["replay_s"] = experiments.steady_s(replay, device)
             timed = replay
-    if device == "cpu" or timed is not one.call:
+    if not is_accelerator(device) or timed is not one.call:
         found["cold_s"], found["warm_s"] = experiments.cold_and_warm_s(
             timed, device, int(request["flush_bytes"])
         )
-    if device == "cuda" and timed is not one.call and time.monotonic() < ends:
-        found["narrow_s"] = _narrow_s(module, dims, one.tensors())
+    if is_accelerator(device) and timed is not one.call and time.monotonic() < ends:
+        found["narrow_s"] = _narrow_s(module, dims, device, one.tensors())
     return found
 
 
@@ -103,7 +104,7 @@ def _other_size(
         return None
 
 
-def _narrow_s(module: Any, dims: dict[str, Any], inputs: list[Any]) -> float | None:
+def _narrow_s(module: Any, dims: dict[str, Any], device: str, inputs: list[Any]) -> float | None:
     """The time with half the bytes: every float32 as bfloat16, replayed from a graph; None where the module does not take it."""
     import torch
 
@@ -112,9 +113,9 @@ def _narrow_s(module: Any, dims: dict[str, Any], inputs: list[Any]) -> float | N
     if not any(tensor.dtype == torch.float32 for tensor in inputs):
         return None
     try:
-        one = subject.build(module, dims, "cuda", torch.bfloat16)
+        one = subject.build(module, dims, device, torch.bfloat16)
         replay, _ = experiments.capture(one.call)
-        return None if replay is None else experiments.steady_s(replay, "cuda")
+        return None if replay is None else experiments.steady_s(replay, device)
     except Exception:  # noqa: BLE001 - a type that a stranger's module does not take
         return None
 

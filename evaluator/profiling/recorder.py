@@ -21,6 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from evaluator.devices import is_accelerator
+from evaluator.devices.accelerator import torch_gpu
 from evaluator.profiling.measured import Operation
 
 #: Operations after which the host knows something that the device computed: a number, or how many there are.
@@ -78,10 +80,10 @@ def record(call: Callable[[], Any], model: torch.nn.Module, path: str, device: s
     with _modules(model) as stack:
         timed = _Operations(taken, stack, path, device)
         reads = _Reads(taken, path)
-        if device == "cuda":
-            torch.cuda.synchronize()
+        if is_accelerator(device):
+            torch_gpu.synchronize()
             sleep_s = min(_LONGEST_SLEEP_S, 10 * guess_s)
-            torch.cuda._sleep(int(sleep_s * _SLEEP_CYCLES_PER_S))
+            torch_gpu._sleep(int(sleep_s * _SLEEP_CYCLES_PER_S))
         with reads, timed:
             call()
         timed.read_events()
@@ -145,8 +147,8 @@ class _Operations(TorchDispatchMode):
         self._taken = taken
         self._stack = stack
         self._path = path
-        self._cuda = device == "cuda"
-        self._events: list[tuple[Operation, torch.cuda.Event, torch.cuda.Event]] = []
+        self._cuda = is_accelerator(device)
+        self._events: list[tuple[Operation, torch_gpu.Event, torch_gpu.Event]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -154,7 +156,7 @@ class _Operations(TorchDispatchMode):
         name = str(func._schema.name)
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if self._cuda:
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin, end = torch_gpu.Event(enable_timing=True), torch_gpu.Event(enable_timing=True)
             begin.record()
             result = func(*args, **kwargs)
             end.record()
@@ -215,7 +217,7 @@ class _Operations(TorchDispatchMode):
     def read_events(self) -> None:
         """Waits for the device and takes the times of all operations."""
         if self._events:
-            torch.cuda.synchronize()
+            torch_gpu.synchronize()
         for operation, begin, end in self._events:
             operation.seconds += begin.elapsed_time(end) / 1e3
         self._events.clear()

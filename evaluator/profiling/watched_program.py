@@ -23,6 +23,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
 from evaluator.capture.recording import Watch
+from evaluator.devices.accelerator import BACKEND, torch_gpu
 
 _TORCH = os.path.dirname(torch.__file__)
 _OURS = os.path.dirname(os.path.dirname(__file__))
@@ -159,7 +160,7 @@ def main(report: str, argv: list[str]) -> None:
             "startup_s": first - started,
             "wall_s": ended - first,
             "watching_s": watch.overhead_s,
-            "device": "cuda" if torch.cuda.is_initialized() else "cpu",
+            "device": BACKEND.name if torch_gpu.is_initialized() else "cpu",
             "roots": watch.roots[:_MOST_ROWS],
             "modules": modules[:_MOST_ROWS],
             "spans": [

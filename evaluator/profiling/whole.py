@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from evaluator.devices import is_accelerator
 from evaluator.errors import EvaluatorError
 
 SCHEMA = "kernelwright.program/1"
@@ -121,7 +122,7 @@ def _sentences(parts: list[Any], modules: list[Any], waits: list[Any], device: s
     for row in waits[:_SHOWN]:
         verb = (
             "the host waits for the device"
-            if device == "cuda"
+            if is_accelerator(device)
             else "on a GPU the host would wait for the device"
         )
         said.append(f"{row['where']}: {verb} ({row['what']}), {row['calls']} times.")

@@ -13,9 +13,10 @@ from torch import nn
 from torch._C._dynamo import guards
 from torch.utils._pytree import tree_map
 
+from evaluator.devices.accelerator import device_chain, on_gpu, torch_gpu
 from evaluator.roles.chain import Chain, CompiledChain, Python, Refresh, marked, now, stirred
 from evaluator.roles.exchange import span_elements
-from evaluator.roles.gate import Gated
+from evaluator.roles.gate import MOST_CALLS, Gated
 from evaluator.roles.protocol import ContractError
 
 _M_PERTURB = -6
@@ -63,9 +64,8 @@ def tables(
     views: list[list[torch.Tensor]], pools: list[tuple[int, torch.Tensor, int, int]], device: torch.device
 ) -> list[Any]:
     """What the chain does on a GPU to the tensors of each slot; None for each on the host."""
-    if device.type != "cuda":
+    if not on_gpu(device):
         return [None] * len(views)
-    from evaluator.roles import device_chain
 
     return list(
         device_chain.tables(
@@ -192,7 +192,7 @@ def run(
     """
     gc.disable()
     try:
-        if device.type == "cuda":
+        if on_gpu(device):
             return _run_on_gpu(forward, slots, state, gate if chained else None)
         return _run_on_cpu(forward, slots, chain, state, chained)
     finally:
@@ -208,7 +208,7 @@ def run_interleaved(
     results += forward.interleaved([slot.arguments for slot in slots])
     outputs = [flatten(one) for one in results]
     if any(tensor.is_cuda for row in outputs for tensor in row):
-        torch.cuda.synchronize()
+        torch_gpu.synchronize()
     return outputs, [0] * len(slots)
 
 
@@ -324,17 +324,15 @@ def _run_on_gpu(
     forward: Any, slots: list[Slot], state: int, gate: Gated | None
 ) -> tuple[list[list[torch.Tensor]], list[int]]:
     """The same on the device: digest and refresh are device work, so the host never waits inside the block."""
-    from evaluator.roles.device_chain import block_states
-
     with torch.no_grad():
         if gate is None:
             outputs = [flatten(forward(*slot.arguments)) for slot in slots]
-            torch.cuda.synchronize()
+            torch_gpu.synchronize()
             return outputs, [0] * len(slots)
         gate.begin(state)
-        outputs = _chain_on_gpu(forward, slots, block_states(), gate)
+        outputs = _chain_on_gpu(forward, slots, device_chain.block_states(MOST_CALLS), gate)
         # Streams other than the current one must be done too.
-        torch.cuda.synchronize()
+        torch_gpu.synchronize()
         return outputs, gate.states(len(slots))
 
 
@@ -343,7 +341,7 @@ def _chain_on_gpu(forward: Any, slots: list[Slot], states: Any, gate: Gated) -> 
 
     A graph capture may record this.
     """
-    stream = torch.cuda.current_stream().cuda_stream
+    stream = torch_gpu.current_stream().cuda_stream
     outputs: list[list[torch.Tensor]] = []
     states.start(slots[0].table, stream, gate.state_address)
     for call, slot in enumerate(slots):
@@ -392,30 +390,28 @@ class Captured:
         gate: Gated,
         reported: Callable[[list[list[torch.Tensor]]], bytes],
     ) -> None:
-        from evaluator.roles.device_chain import States
-
         self._gate = gate
         # They stay in place as long as the graph exists.
-        self._states = States(len(slots))
-        beside = torch.cuda.Stream()
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.no_grad(), torch.cuda.stream(beside):
+        self._states = device_chain.States(len(slots))
+        beside = torch_gpu.Stream()
+        beside.wait_stream(torch_gpu.current_stream())
+        with torch.no_grad(), torch_gpu.stream(beside):
             for slot in slots[:3]:
                 forward(*slot.arguments)
-        torch.cuda.current_stream().wait_stream(beside)
-        torch.cuda.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(self._graph, pool=pool):
+        torch_gpu.current_stream().wait_stream(beside)
+        torch_gpu.synchronize()
+        self._graph = torch_gpu.CUDAGraph()
+        with torch.no_grad(), torch_gpu.graph(self._graph, pool=pool):
             self.report = reported(_chain_on_gpu(forward, slots, self._states, gate))
 
     def run(self) -> None:
         """One replay without the gate, to warm up."""
         self._graph.replay()
-        torch.cuda.synchronize()
+        torch_gpu.synchronize()
 
     def arm(self, token: int) -> None:
         """Queues a replay behind the gate. The device must get no other work before the gate is opened."""
-        stream = torch.cuda.current_stream().cuda_stream
+        stream = torch_gpu.current_stream().cuda_stream
         self._gate.wait(token, stream)
         self._graph.replay()
         self._gate.done(token, stream)
@@ -438,4 +434,4 @@ def poison_device_memory(like: list[torch.Tensor], byte: int) -> None:
     for tensor in junk:
         if tensor.is_contiguous() and tensor.numel():
             tensor.view(-1).view(torch.uint8).fill_(left)
-    torch.cuda.synchronize()
+    torch_gpu.synchronize()

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._pytree import tree_map
 
+from evaluator.devices.accelerator import on_gpu, torch_gpu
 from evaluator.input_structure import DOMAINS
 from evaluator.roles import structures
 from evaluator.roles.blocks import tensors_in
@@ -62,30 +63,30 @@ class Peak:
 def measured(device: torch.device) -> Iterator[Peak]:
     """Measures the device's memory peak over the body; 0 on a CPU."""
     peak = Peak()
-    if device.type != "cuda":
+    if not on_gpu(device):
         yield peak
         return
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
+    torch_gpu.synchronize()
+    before = torch_gpu.memory_allocated()
+    torch_gpu.reset_peak_memory_stats()
     yield peak
-    torch.cuda.synchronize()
-    peak.bytes = torch.cuda.max_memory_allocated() - before
-    torch.cuda.empty_cache()
+    torch_gpu.synchronize()
+    peak.bytes = torch_gpu.max_memory_allocated() - before
+    torch_gpu.empty_cache()
 
 
 def on_device(device: torch.device, make: Callable[[], _Made]) -> _Made:
     """The result of ``make`` with its tensors on the device; on the host if the code cannot do that (it uses
     numpy, say).
     """
-    if device.type == "cuda":
+    if on_gpu(device):
         try:
             with device:
                 return make()
         except torch.OutOfMemoryError:
             raise
         except Exception:
-            torch.cuda.empty_cache()
+            torch_gpu.empty_cache()
     return make()
 
 
@@ -112,10 +113,10 @@ def draw(
     names = list(inspect.signature(forward).parameters) if declared else []
     domains = _domains(declared, names)
     kept = [_once(get_inputs, given, device)]
-    heavy = device.type == "cuda" and sum(t.nbytes for t in tensors_in(kept[0])) > _HEAVY_BYTES
+    heavy = on_gpu(device) and sum(t.nbytes for t in tensors_in(kept[0])) > _HEAVY_BYTES
     for _ in range(0 if heavy else draws - 1):
         kept.append(_once(get_inputs, given, device))
-    spare = _once(get_inputs, given, device) if device.type == "cuda" else []
+    spare = _once(get_inputs, given, device) if on_gpu(device) else []
     every = [*kept, spare] if heavy else kept
     if any(len(inputs) != len(kept[0]) for inputs in every):
         raise ContractError("get_inputs() returns different numbers of inputs from call to call")
@@ -158,7 +159,7 @@ def _once(get_inputs: Callable[..., Any], given: dict[str, Any], device: torch.d
     inputs = on_device(device, lambda: get_inputs(**given))
     if not isinstance(inputs, (list, tuple)):
         raise ContractError("get_inputs() must return a list")
-    if device.type == "cuda":
+    if on_gpu(device):
         inputs = tree_map(
             lambda value: value.to(device) if isinstance(value, torch.Tensor) else value, inputs
         )

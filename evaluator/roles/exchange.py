@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluator.roles import device_memory
+from evaluator.devices.accelerator import device_memory, torch_gpu
 from evaluator.roles.frames import Addresses
 from evaluator.roles.protocol import TOO_SMALL
 
@@ -43,7 +43,7 @@ class Exchange:
     """
 
     def __init__(self, descriptor: int, length_bytes: int, pool_bytes: int, library: str | None) -> None:
-        torch.cuda.synchronize()
+        torch_gpu.synchronize()
         self._handle = device_memory.adopt(descriptor)
         self._address = device_memory.attach(self._handle, length_bytes)
         os.close(descriptor)
@@ -61,16 +61,16 @@ class Exchange:
             loaded.kw_pool_overflows.restype = ctypes.c_long
             self._overflows = loaded.kw_pool_overflows
             # The pool keeps a pointer to the allocator, which must therefore stay alive.
-            self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
+            self._allocator = torch_gpu.memory.CUDAPluggableAllocator(
                 library, "kw_pool_alloc", "kw_pool_free"
             )
-            self._pool = torch.cuda.MemPool(self._allocator.allocator())
+            self._pool = torch_gpu.MemPool(self._allocator.allocator())
 
     def leave(self) -> None:
         """Stops allocating in it. What is allocated there stays."""
         self._pool = None
         gc.collect()
-        torch.cuda.empty_cache()
+        torch_gpu.empty_cache()
 
     def close(self) -> None:
         """Unmaps the memory. No tensor may be in it any more."""
@@ -90,7 +90,7 @@ class Exchange:
 
     def pool(self) -> AbstractContextManager[Any]:
         """While entered, this thread's allocations are in the exchange."""
-        return nullcontext() if self._pool is None else torch.cuda.use_mem_pool(self._pool)
+        return nullcontext() if self._pool is None else torch_gpu.use_mem_pool(self._pool)
 
     def renew(self) -> None:
         """Starts with an empty pool: one shape's leftovers fit another's outputs badly.
@@ -101,8 +101,8 @@ class Exchange:
             # Release the old pool first, whose memory the new one needs. Memory freed after an earlier pool was
             # released is still held for that pool.
             self._pool = None
-            torch.cuda.empty_cache()
-            self._pool = torch.cuda.MemPool(self._allocator.allocator())
+            torch_gpu.empty_cache()
+            self._pool = torch_gpu.MemPool(self._allocator.allocator())
 
     def forget(self) -> None:
         """Discards the copies of earlier outputs."""

@@ -105,6 +105,8 @@ def _without_devices() -> Iterator[None]:
     """
     import torch
 
+    from evaluator.devices import accelerator
+
     counted = getattr(torch._C, "_cuda_getDeviceCount", None)  # a CPU build has none
     if counted is None:
         yield
@@ -114,7 +116,7 @@ def _without_devices() -> Iterator[None]:
         yield
     finally:
         torch._C._cuda_getDeviceCount = counted
-        torch.cuda._cached_device_count = None
+        accelerator.torch_gpu._cached_device_count = None
         kept = sys.modules.get("torch.utils._triton")
         for function in vars(kept).values() if kept is not None else ():
             if hasattr(function, "cache_clear"):

@@ -8,7 +8,7 @@ file.
 
 A role can write the second word too early or start too early, just as it could answer too early. The referee
 detects work outside a turn (:mod:`evaluator.referee.checking.watch`), and checks that outputs follow from the
-state that is sent with the opening. Source: CUDA driver API, "Stream Memory Operations".
+state that is sent with the opening.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import mmap
 import os
 import secrets
 import time
-from functools import cache
-from typing import Any
 
+from evaluator.devices.accelerator import device_gate
 from evaluator.roles.arena import Arena
 
 #: Offsets in the page: the word that opens the gate and the state that the block begins with; far from both, the
@@ -29,8 +28,6 @@ _OPEN, _STATE, _DONE, _STATES = 0, 8, 256, 512
 _LENGTH_BYTES = 16 << 10
 #: Most calls in a gated block.
 MOST_CALLS = (_LENGTH_BYTES - _STATES) // 8
-_PORTABLE_AND_MAPPED = 3
-_EQUAL = 1
 #: How long the referee polls without a pause: a pause would be on the clock.
 _SPIN_SECONDS = 0.5
 
@@ -125,22 +122,14 @@ class Gated:
         self._memory = mmap.mmap(descriptor, _LENGTH_BYTES)
         os.close(descriptor)
         host = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        address = ctypes.c_uint64()
-        _call(
-            "cuMemHostRegister_v2",
-            ctypes.c_void_p(host),
-            ctypes.c_size_t(_LENGTH_BYTES),
-            ctypes.c_uint(_PORTABLE_AND_MAPPED),
-        )
-        _call("cuMemHostGetDevicePointer_v2", ctypes.byref(address), ctypes.c_void_p(host), ctypes.c_uint(0))
-        self._address = address.value
+        self._address = device_gate.register(host, _LENGTH_BYTES)
         self._host = host
         self._longs = memoryview(self._memory).cast("Q")
 
     def close(self) -> None:
         """Unmaps the memory from the GPU. No queued work uses it any more. Another gate may get its address."""
         self._longs.release()
-        _call("cuMemHostUnregister", ctypes.c_void_p(self._host))
+        device_gate.unregister(self._host)
 
     @property
     def state_address(self) -> int:
@@ -153,42 +142,16 @@ class Gated:
 
     def wait(self, token: int, stream: int) -> None:
         """Queues a wait for the word that opens the gate."""
-        self._queue("cuStreamWaitValue32_v2", _OPEN, token, _EQUAL, stream)
+        device_gate.wait_word(self._address + _OPEN, token, stream)
 
     def done(self, token: int, stream: int) -> None:
         """Queues the word that says that everything before it is done."""
-        self._queue("cuStreamWriteValue32_v2", _DONE, token, 0, stream)
+        device_gate.write_word(self._address + _DONE, token, stream)
 
     def copy_states(self, address: int, count: int, stream: int) -> None:
         """Queues a copy of ``count`` states on the device to where the referee reads them."""
-        _call(
-            "cuMemcpyDtoHAsync_v2",
-            ctypes.c_void_p(self._host + _STATES),
-            ctypes.c_uint64(address),
-            ctypes.c_size_t(8 * count),
-            ctypes.c_void_p(stream),
-        )
+        device_gate.copy_to_host(self._host + _STATES, address, 8 * count, stream)
 
     def states(self, calls: int) -> list[int]:
         """What :meth:`copy_states` copied, once the device is done."""
         return self._longs[_STATES // 8 : _STATES // 8 + calls].tolist()
-
-    def _queue(self, name: str, offset: int, value: int, flags: int, stream: int) -> None:
-        _call(
-            name,
-            ctypes.c_void_p(stream),
-            ctypes.c_uint64(self._address + offset),
-            ctypes.c_uint32(value),
-            ctypes.c_uint(flags),
-        )
-
-
-@cache
-def _driver() -> Any:
-    return ctypes.CDLL("libcuda.so.1")
-
-
-def _call(name: str, *arguments: Any) -> None:
-    status = getattr(_driver(), name)(*arguments)
-    if status:
-        raise RuntimeError(f"{name} failed with CUDA error {status}")

@@ -22,6 +22,8 @@ from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from evaluator.devices import accelerator
+
 _WORD_BYTES = 8
 #: PyObject: reference count, type. PyDictObject: those, the number of entries, a version, the keys, the values.
 _TYPE_AT, _USED_AT, _KEYS_AT, _VALUES_AT = 8, 16, 32, 40
@@ -30,7 +32,8 @@ _MODULES = (
     "blocks", "calls", "chain", "dispatch", "frames", "module_host", "open_shape", "protocol", "runner", "turns",
 )  # fmt: skip
 #: The same for a GPU. Not read without one: it takes 0.1 ms.
-_MODULES_GPU = ("device_chain", "device_memory", "exchange", "gate")
+_MODULES_GPU = ("exchange", "gate")
+_DEVICES = "evaluator.devices"
 
 #: Debuggers and loggers replace these.
 _REPLACED_BY_HONEST = frozenset({"__import__", "breakpoint", "help", "input", "open", "print"})
@@ -43,13 +46,14 @@ def common(gpu: bool) -> frozenset[Range]:
     """(address, length in bytes) of every range that is the same in all processes forked from this one."""
     found = Found()
     package = __name__.rpartition(".")[0]
-    for name in (*_MODULES, *(_MODULES_GPU if gpu else ())):
-        module = importlib.import_module(f"{package}.{name}")
+    names = (*_MODULES, *(_MODULES_GPU if gpu else ()))
+    roles = [importlib.import_module(f"{package}.{name}") for name in names]
+    for module in (*roles, accelerator, *(accelerator.TIMED_PATH if gpu else ())):
         # A warning would add it there, and might move all the others.
         vars(module).setdefault("__warningregistry__", {})
         found.names(vars(module))
         for value in list(vars(module).values()):
-            if str(getattr(value, "__module__", "")).startswith(package):
+            if str(getattr(value, "__module__", "")).startswith((package, _DEVICES)):
                 found.thing(value)
     # Few add names to these, and a dictionary of this size does not move for some.
     found.entries(vars(builtins), but=_REPLACED_BY_HONEST)
@@ -75,7 +79,7 @@ def report(host: Any, operations: dict[int, Callable[..., bytes]], library: str 
     if library:
         found.machine_code(library)
     numbers = [
-        number for pair in _joined(common(host.device.type == "cuda") | found.ranges) for number in pair
+        number for pair in _joined(common(accelerator.on_gpu(host.device)) | found.ranges) for number in pair
     ]
     return struct.pack(f"<{len(numbers)}Q", *numbers)
 

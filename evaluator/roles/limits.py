@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from evaluator.devices.accelerator import torch_gpu
 from evaluator.roles.blocks import flatten
 from evaluator.roles.open_shape import Shape
 
@@ -95,7 +96,7 @@ def _call(shape: Shape, arguments: list[Any]) -> list[torch.Tensor]:
     with torch.no_grad():  # grad mode is per thread
         outputs = [output.clone() for output in flatten(shape.model(*tree_map(_copy, arguments)))]
     if any(output.is_cuda for output in outputs):
-        torch.cuda.synchronize()
+        torch_gpu.synchronize()
     return outputs
 
 

@@ -17,12 +17,12 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from evaluator.devices.accelerator import GPU_TYPE, device_memory, on_gpu, torch_gpu
 from evaluator.precision import DEFAULT
 from evaluator.roles import (
     blocks,
     calls,
     compiled_files,
-    device_memory,
     dispatch,
     frames,
     interpreted,
@@ -45,7 +45,7 @@ class ModuleHost(Turns):
     """The operations of :mod:`evaluator.roles.runner` over one user file."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        device = torch.device("cuda") if settings["gpu"] else torch.device("cpu")
+        device = torch.device(GPU_TYPE) if settings["gpu"] else torch.device("cpu")
         super().__init__(device, settings["chain_library"])
         self.role: str = settings["role"]
         self.cpp = torch_cpp.Extensions(recording=settings["may_compile"] and self.role == "candidate")
@@ -164,7 +164,7 @@ class ModuleHost(Turns):
         declared = getattr(self.module, "DIMS", {})
         if not isinstance(declared, Mapping):
             raise ContractError(f"DIMS must be a dictionary of dimensions by name, not {declared!r}"[:300])
-        gpu = self.device.type == "cuda"
+        gpu = on_gpu(self.device)
         dims = {str(name): _fields_of(str(name), dim, gpu=gpu) for name, dim in declared.items()}
         for function in ("get_inputs", "get_init_inputs"):
             if not callable(getattr(self.module, function, None)):
@@ -222,7 +222,7 @@ class ModuleHost(Turns):
         shape = Shape()
         self.shapes[request["shape"]] = shape
         assert self.module is not None
-        if self.device.type == "cuda":
+        if on_gpu(self.device):
             # Restore what the file set at import. What it sets later shows as an error.
             variants.use_tier(request["precision"])
             self._products = torch.get_float32_matmul_precision()
@@ -267,7 +267,7 @@ class ModuleHost(Turns):
         with measured(self.device) as peak:
             if request["backward"]:
                 upstream = self._upstream(shape.model, drawn.spare or drawn.first, request["training"])
-            elif self.device.type == "cuda":
+            elif on_gpu(self.device):
                 outputs_bytes = self._call_once(shape.model, drawn.spare, request["training"])
         drawn.spare = []
         answer = {
@@ -311,7 +311,7 @@ class ModuleHost(Turns):
         """GPU only: copies what was drawn, then the state, to the referee's memory (two descriptors), and releases
         both.
         """
-        torch.cuda.current_stream().synchronize()
+        torch_gpu.current_stream().synchronize()
         assert self._drawn is not None
         state = [(t, span_elements(t) * t.element_size()) for t in self._state.values()]
         for descriptor, length_bytes, part in zip(
@@ -326,12 +326,12 @@ class ModuleHost(Turns):
                     if kept_bytes:
                         memory[at : at + kept_bytes].view(tensor.dtype).copy_(span)
                     at += -(-kept_bytes // device_memory.ALIGNMENT) * device_memory.ALIGNMENT
-                torch.cuda.synchronize()
+                torch_gpu.synchronize()
                 del memory
                 device_memory.detach(address, handle, length_bytes)
             os.close(descriptor)
         self._drawn, self._state = None, {}
-        torch.cuda.empty_cache()
+        torch_gpu.empty_cache()
         return b""
 
     def _upstream(self, model: nn.Module, inputs: list[Any], training: bool) -> list[dict[str, Any]]:
@@ -362,10 +362,10 @@ class ModuleHost(Turns):
         The candidate's class is constructed here.
         """
         shape = self.shapes[request["shape"]]
-        if self.device.type == "cuda":
+        if on_gpu(self.device):
             # The driver's own functions need a context.
-            torch.cuda.init()
-            torch.cuda.current_stream().synchronize()
+            torch_gpu.init()
+            torch_gpu.current_stream().synchronize()
             address = device_memory.attach(device_memory.adopt(descriptors[0]), request["arena_bytes"])
             os.close(descriptors[0])
             shape.arena = device_memory.as_bytes(address, request["arena_bytes"])
@@ -389,9 +389,9 @@ class ModuleHost(Turns):
         shape.initial = [tensor.clone() for tensor in calls.members(shape.model, spec, metas)[1]]
         call = dispatch.caller(shape.model, own=self.role != "candidate" or self._delivered)
         shape.forwards = {"eager": calls.make(call, shape.model, spec, shape.initial)}
-        if self.device.type == "cuda":
+        if on_gpu(self.device):
             del state
-            torch.cuda.empty_cache()
+            torch_gpu.empty_cache()
         return b""
 
     @staticmethod
@@ -414,7 +414,7 @@ class ModuleHost(Turns):
             entry["name"]: typed(memory, entry["offset"], read_meta(entry["meta"])).clone()
             for entry in entries
         }
-        torch.cuda.synchronize()
+        torch_gpu.synchronize()
         del memory
         device_memory.detach(address, handle, length_bytes)
         return state
@@ -459,7 +459,7 @@ class ModuleHost(Turns):
         """Watched processes only: what ran in one call on slot 0, as JSON that decides nothing."""
         shape = self.shapes[request["shape"]]
         seen = self.watch.observe(shape.forwards["eager"], shape.slots[0].arguments, self.device)
-        if self.device.type == "cuda":
+        if on_gpu(self.device):
             seen["narrow"] = seen["narrow"] or torch.get_float32_matmul_precision() != self._products
         return json.dumps(seen).encode()
 

@@ -14,19 +14,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from evaluator.devices.accelerator import GPU_TYPE, device_chain, device_memory, on_gpu, torch_gpu
 from evaluator.roles import (
     blocks,
     calls,
     chain,
-    device_chain,
-    device_memory,
     dispatch,
     exact,
     frames,
     variants,
 )
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
-from evaluator.roles.gate import Gated
+from evaluator.roles.gate import MOST_CALLS, Gated
 from evaluator.roles.open_shape import Shape, form_of, leaf, meta_of, read_meta, typed
 from evaluator.roles.protocol import LEAST, NULL, OWN_IN_TIER, OWN_RESULT, TOO_SMALL, ContractError
 from evaluator.roles.values import decode_value
@@ -107,9 +106,9 @@ class Turns:
 
     def wake(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """GPU only: makes a context, the slowest part before a first call."""
-        torch.cuda.init()
-        torch.zeros(1, device="cuda")
-        torch.cuda.synchronize()
+        torch_gpu.init()
+        torch.zeros(1, device=GPU_TYPE)
+        torch_gpu.synchronize()
         return b""
 
     def exchange(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
@@ -125,7 +124,7 @@ class Turns:
             code.seek(0)
             if self._gate is None:  # once for a process
                 device_chain.load(code.read())
-                device_chain.block_states()
+                device_chain.block_states(MOST_CALLS)
         self._gate = Gated(descriptors[3])
         self._exchange = Exchange(
             descriptors[0], request["outputs_bytes"], request["pool_bytes"], request["library"]
@@ -144,7 +143,7 @@ class Turns:
         process ends.
         """
         assert self._exchange is not None
-        torch.cuda.synchronize()
+        torch_gpu.synchronize()
         for shape in self.shapes.values():
             self._forget(shape)
             shape.slots = []  # made anew when they are needed
@@ -251,7 +250,7 @@ class Turns:
         With ``light``, a small one, if a real one takes gigabytes.
         """
         if NULL not in shape.forwards and light:
-            shape.forwards[NULL] = blocks.constant(torch.zeros(1, device="cuda"))
+            shape.forwards[NULL] = blocks.constant(torch.zeros(1, device=GPU_TYPE))
         elif NULL not in shape.forwards:
             result = shape.forwards["eager"](*shape.slots[0].arguments)
             eager = shape.forwards["eager"]
@@ -263,8 +262,8 @@ class Turns:
         until = time.perf_counter() + _WARM_SECONDS
         for slot in shape.slots[:_WARM_CALLS]:
             forward(*slot.arguments)
-            if self.device.type == "cuda":
-                torch.cuda.synchronize()
+            if on_gpu(self.device):
+                torch_gpu.synchronize()
             if time.perf_counter() > until:
                 break
 
@@ -318,7 +317,7 @@ class Turns:
                 given = slots[0].arguments[: len(slots[0].arguments) - len(shape.spec.differentiable)]
                 self._own_call = dispatch.refuse_without_hooks(shape.model, given, self._own_call)
             forward = blocks.recording(forward, results)
-        strict = request["strict"] and self.device.type == "cuda"
+        strict = request["strict"] and on_gpu(self.device)
         with (
             self._pool(timed=timed or request["pooled"]),
             variants.full_precision() if strict else nullcontext(),
@@ -337,7 +336,7 @@ class Turns:
         digest = int.from_bytes(hashlib.sha256(structure).digest()[:8], "little") if results else 0
         addresses, placed = self._located(outputs)
         if placed:
-            torch.cuda.synchronize()
+            torch_gpu.synchronize()
         return _report(outputs, addresses, states, digest)
 
     def _check_room(self, outputs: list[list[torch.Tensor]]) -> None:
@@ -355,7 +354,7 @@ class Turns:
         if not all(self._is_ours(address) for address in addresses):
             raise torch.OutOfMemoryError(
                 f"{TOO_SMALL} for the outputs of timed calls at this shape: a call needs more than {self._exchange.pool_mib} MiB, "
-                f"{torch.cuda.memory_allocated() >> 20} MiB are allocated"
+                f"{torch_gpu.memory_allocated() >> 20} MiB are allocated"
             )
 
     def _is_ours(self, address: int) -> bool:
@@ -400,7 +399,7 @@ class Turns:
         assert self._exchange is not None
         self._exchange.forget()
         addresses, _ = self._located(rows)
-        torch.cuda.synchronize()
+        torch_gpu.synchronize()
         return _report(rows, addresses, [0] * len(rows))
 
     def oracle(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
@@ -426,9 +425,9 @@ class Turns:
                 rows.append([self._kept(tensor) for tensor in self._exactly(shape, arguments, own, kind)])
         finally:
             if self._exchange is not None:
-                torch.cuda.synchronize()
+                torch_gpu.synchronize()
                 # In float64 a module takes twice its memory, which others need now.
-                torch.cuda.empty_cache()
+                torch_gpu.empty_cache()
         for row in rows[1:]:
             if [form_of(tensor) for tensor in row] != [form_of(tensor) for tensor in rows[0]]:
                 raise ContractError("the oracle's outputs differ in shape or dtype")
@@ -463,9 +462,9 @@ class Turns:
         code = variants.prepare(
             shape, request["variant"], request["mode"], request["threads"], self.device, autocast
         )
-        if self.device.type == "cuda":
+        if on_gpu(self.device):
             # First calls are made outside of the pool; others need that memory now.
-            torch.cuda.empty_cache()
+            torch_gpu.empty_cache()
         return json.dumps({"code": code, "made": variants.made.get(request["mode"])}).encode()
 
     def _slot_view(self, shape: Shape, offset: int, slots_from: int, meta: frames.TensorMeta) -> torch.Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from evaluator.baselines import MODES
+from evaluator.devices.accelerator import on_gpu, torch_gpu
 from evaluator.precision import TIERS
 from evaluator.roles import calls
 from evaluator.roles.blocks import map_tensors, tensors_in
@@ -183,10 +184,10 @@ def _make(
         else:
             shape.forwards[name] = _compile(shape, forward, mode, threads, device)
     with torch.no_grad():
-        for _ in range(3 if device.type == "cuda" else 2):
+        for _ in range(3 if on_gpu(device) else 2):
             shape.forwards[name](*shape.slots[0].arguments)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    if on_gpu(device):
+        torch_gpu.synchronize()
 
 
 def _under_autocast(shape: Any, device: torch.device, dtype: torch.dtype) -> calls.Forward:
@@ -252,14 +253,14 @@ def _capture(call: calls.Forward, arguments: list[Any]) -> Any:
         arguments, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad)
     )
     targets = tensors_in(static)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.no_grad(), torch.cuda.stream(side):
+    side = torch_gpu.Stream()
+    side.wait_stream(torch_gpu.current_stream())
+    with torch.no_grad(), torch_gpu.stream(side):
         for _ in range(3):
             call(*static)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
+    torch_gpu.current_stream().wait_stream(side)
+    graph = torch_gpu.CUDAGraph()
+    with torch.no_grad(), torch_gpu.graph(graph):
         result = call(*static)
 
     def replay(*given: Any) -> Any:

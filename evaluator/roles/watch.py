@@ -17,6 +17,7 @@ import torch
 from torch.autograd import profiler
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from evaluator.devices.accelerator import GPU_TYPE, on_gpu, torch_gpu
 from evaluator.roles.protocol import OWN
 
 _NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -63,7 +64,7 @@ class Watch:
             if interpret:
                 os.environ.setdefault("TRITON_INTERPRET", "1")
             self._watch_triton()
-        if hasattr(torch.cuda, "_compile_kernel"):
+        if hasattr(torch_gpu, "_compile_kernel"):
             self._watch_raw_kernels()
 
     def _call(self, name: str, function: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
@@ -158,7 +159,7 @@ class Watch:
             kind.run = run
 
     def _watch_raw_kernels(self) -> None:
-        inner, watch = torch.cuda._compile_kernel, self
+        inner, watch = torch_gpu._compile_kernel, self
 
         class Kernel:
             def __init__(self, name: str, kernel: Any) -> None:
@@ -173,23 +174,23 @@ class Watch:
         def compile_kernel(source: str, name: str, *arguments: Any, **keywords: Any) -> Any:
             return Kernel(name, inner(source, name, *arguments, **keywords))
 
-        cast(Any, torch.cuda)._compile_kernel = compile_kernel
+        cast(Any, torch_gpu)._compile_kernel = compile_kernel
 
     # -- looking -----------------------------------------------------------------------------------------------
 
     def observe(self, forward: Any, arguments: list[Any], device: torch.device) -> dict[str, Any]:
         """One profiled call: operations on a CPU, kernels on a GPU, each with time in microseconds and calls."""
-        gpu = device.type == "cuda"
+        gpu = on_gpu(device)
         self.mute(False)
         with torch.no_grad():
             for _ in range(_WARM_CALLS):
                 forward(*arguments)
             self.calls.clear()
             self._learnt.clear()
-            with profiler.profile(use_device="cuda" if gpu else None, use_kineto=True) as profile:
+            with profiler.profile(use_device=GPU_TYPE if gpu else None, use_kineto=True) as profile:
                 forward(*arguments)
                 if gpu:
-                    torch.cuda.synchronize()
+                    torch_gpu.synchronize()
             events = profile.key_averages()
             own, learnt = dict(self.calls.most_common(_MAX_ROWS)), self._learnt
             self._learnt = {}

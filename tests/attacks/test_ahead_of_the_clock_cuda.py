@@ -136,7 +136,7 @@ SAYS_WHEN = (
     )
     + """
 
-from evaluator.roles import device_chain
+from evaluator.devices.cuda import chain as device_chain
 
 device_chain.States.link.__defaults__ = (0,)
 """

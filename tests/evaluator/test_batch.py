@@ -19,11 +19,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from evaluator.batch.manifest import Entry, read_manifest
-from evaluator.batch.places import allowed, choose, places
+from evaluator.batch.places import choose, places
 from evaluator.batch.results import Record, Results, ResultsUnusable
 from evaluator.batch.run import Batch, Options
 from evaluator.batch.schedule import Schedule
 from evaluator.cli import app
+from evaluator.devices.cuda.nvml import allowed
 from evaluator.errors import EvaluatorError
 from evaluator.verdict import NO_ROOM, from_json
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from evaluator.content.pools import TensorInput
+from evaluator.devices.cuda import chain as device_chain
 from evaluator.input_structure import Structure
-from evaluator.roles import chain, device_chain
+from evaluator.roles import chain
 from evaluator.roles.frames import TensorMeta
 from tests.evaluator.test_device_link import expected
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from evaluator.devices import CpuDevice
 from evaluator.devices.base import Clock
-from evaluator.devices.cpu import CpuDevice
 from evaluator.referee.measuring.measure import Timing, _estimate, _Quad
 from evaluator.referee.measuring.pairs import figure
 from evaluator.timing.cycles import Clocks, QuadClock, confirmed, in_cycles

@@ -6,15 +6,17 @@ import ctypes
 import itertools
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from evaluator.devices.cuda import chain as device_chain
 from evaluator.roles import chain
 from evaluator.roles.chain import marked, stirred, when_of
 
-SOURCE = chain.SOURCE.with_suffix(".cu")
+SOURCE = Path(device_chain.__file__).with_suffix(".cu")
 _BLOCKS, _THREADS, _PER_LINK, _SAMPLES = 16, 256, 8, 1024
 _BY_CLOCK, _GOES_ON = -1, -2
 _WORD, _HALF = (1 << 64) - 1, (1 << 32) - 1

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from evaluator.batch import places as places_module
 from evaluator.batch.places import Place, crowded, referees_in, sensible_jobs
+from evaluator.devices import BACKENDS, CUDA
+from evaluator.devices.cuda import memory as device_memory
 from evaluator.errors import DeviceFull, RoleFailure
 from evaluator.referee.judging import core as core_module
 from evaluator.referee.judging.core import RefereeCore
@@ -36,7 +37,7 @@ from evaluator.referee.memory.sizes import (
     usual,
 )
 from evaluator.request import Request
-from evaluator.roles import device_memory, protocol
+from evaluator.roles import protocol
 from evaluator.roles.turns import Turns
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict, without_measurement
@@ -466,7 +467,7 @@ def test_as_many_referees_as_cores_and_memory_serve() -> None:
 def test_more_referees_than_a_card_has_memory_for_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(places_module, "_memory_bytes", lambda uuid: 80 * GIB)
+    monkeypatch.setitem(BACKENDS, "cuda", replace(CUDA, memory_bytes=lambda uuid: 80 * GIB))
 
     def seats(count: int) -> list[Place]:
         return [Place(f"GPU-a-{index}", "cuda", "GPU-a", tmp_path, count) for index in range(count)]

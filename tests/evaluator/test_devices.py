@@ -25,7 +25,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, gpus: int | None, torch: str | Non
 
     monkeypatch.setattr(pynvml, "nvmlInit", start)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: gpus)
-    monkeypatch.setattr(devices, "version", version)
+    monkeypatch.setattr("evaluator.devices.cuda.nvml.version", version)
     monkeypatch.delenv("KERNELWRIGHT_DEVICE", raising=False)
 
 

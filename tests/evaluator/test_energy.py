@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.devices import open_device
-from evaluator.energy.counters import RaplCounter, open_counter
-from evaluator.energy.windows import Window, compare, energy_of, idle_w, summarized
+from evaluator.devices.cpu.energy import RaplCounter, open_counter
+from evaluator.energy import Window, compare, energy_of, idle_w, summarized
 from evaluator.errors import EvaluatorError
 
 pytestmark = pytest.mark.alone
@@ -83,7 +83,7 @@ def test_idle_power_is_what_flows_while_nothing_is_asked() -> None:
 def test_a_counter_that_stands_still_or_calls_that_never_end_are_no_figure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("evaluator.energy.windows._STANDSTILL_S", 0.1)
+    monkeypatch.setattr("evaluator.energy._STANDSTILL_S", 0.1)
     meter = Meter()
     with pytest.raises(EvaluatorError, match="has not moved"):
         energy_of(meter, meter.calls(0.0), 0.0, seconds=0.05, lead_s=0.0)
@@ -102,7 +102,7 @@ def zone(folder: Path, name: str, energy_uj: str, range_uj: int = 1_000_000) -> 
 def test_rapl_adds_packages_up_and_goes_on_where_it_wraps(tmp_path: Path) -> None:
     zones = [zone(tmp_path / f"intel-rapl:{index}", f"package-{index}\n", "900000\n") for index in (0, 1)]
     zone(tmp_path / "intel-rapl:2", "psys\n", "5\n")
-    counter = open_counter(open_device("cpu"), powercap=tmp_path)
+    counter = open_counter(tmp_path)
     assert isinstance(counter, RaplCounter)
     assert counter.read_mj() == 0.0
     (zones[0] / "energy_uj").write_text("950000\n")
@@ -111,16 +111,16 @@ def test_rapl_adds_packages_up_and_goes_on_where_it_wraps(tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path: Path) -> None:
-    missing = open_counter(open_device("cpu"), powercap=tmp_path)
+    missing = open_counter(tmp_path)
     assert isinstance(missing, str) and "offers no energy counter" in missing
     zone(tmp_path / "intel-rapl:0", "package-0\n", "not a number\n")
-    broken = open_counter(open_device("cpu"), powercap=tmp_path)
+    broken = open_counter(tmp_path)
     assert isinstance(broken, str) and "cannot be read" in broken
 
 
 @pytest.mark.gpu
 def test_a_gpu_that_rests_draws_some_power_and_less_than_its_limit() -> None:
     device = open_device("cuda")
-    counter = open_counter(device)
+    counter = device.energy_counter()
     assert not isinstance(counter, str)
     assert 5.0 < idle_w(counter, 1.0) < device.facts()["power_limit_w"]

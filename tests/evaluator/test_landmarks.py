@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 import torch
 
+from evaluator.devices.cuda import chain as device_chain
+from evaluator.devices.cuda import gate as device_gate
 from evaluator.errors import RoleFailure
 from evaluator.referee.session import landmarks as referee_landmarks
 from evaluator.referee.session.outcome import Rejected
-from evaluator.roles import blocks, chain, device_chain, gate, landmarks, module_host, protocol, turns
+from evaluator.roles import blocks, chain, landmarks, module_host, protocol, turns
 from evaluator.sandbox.syscalls import Gatherer
 
 
@@ -123,7 +125,7 @@ PLANTED_GPU: dict[str, Callable[[], Any]] = {
     "of how many outputs a link is": lambda: _in_place_of(device_chain, "_PER_LINK", 1),
     "what launches it": lambda: _in_place_of(device_chain._Launcher, "__call__", _impostor),
     "what keeps its states": lambda: _in_place_of(device_chain, "block_states", _impostor),
-    "what a gate asks of the driver": lambda: _in_place_of(gate, "_call", _impostor),
+    "what a gate asks of the driver": lambda: _in_place_of(device_gate, "call", _impostor),
 }
 
 

@@ -14,12 +14,12 @@ from rich.console import Console
 
 from evaluator.commands.ceilings import show
 from evaluator.devices import open_device
+from evaluator.devices.cpu.ceilings import best_s
+from evaluator.devices.sizes import Tried
 from evaluator.profiling import ceilings
-from evaluator.profiling.cpu_ceilings import best_s
 from evaluator.profiling.diagnosis import diagnose, fixed_share
 from evaluator.profiling.measured import Measured, Operation, OtherSize, parse
 from evaluator.profiling.profile import ProfileFailed, profile_task
-from evaluator.profiling.sizes import Tried
 from evaluator.referee.judging.core import RefereeCore
 
 HEAD = "import torch\nfrom torch import nn\n\n\nclass Inner(nn.Module):\n    def forward(self, x):\n        return torch.exp(x)\n\n\n"

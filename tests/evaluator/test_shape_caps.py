@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from evaluator.devices import CpuDevice
 from evaluator.devices.base import Caps
-from evaluator.devices.cpu import CpuDevice
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.session import task_session
 from evaluator.roles.cost import of_call

@@ -15,8 +15,8 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evaluator.energy.counters import Counter, open_counter
-from evaluator.energy.windows import LEAD_S, WINDOW_S, Step, compare, energy_of, idle_w
+from evaluator.devices.base import EnergyCounter
+from evaluator.energy import LEAD_S, WINDOW_S, Step, compare, energy_of, idle_w
 from evaluator.errors import EvaluatorError, RoleFailure, RoleReported
 from evaluator.referee.measuring import measure, pairs
 from evaluator.referee.measuring.verify import Checker
@@ -46,7 +46,7 @@ def measure_energy(
     may_go_on: Callable[[], None],
     progress: Progress,
     *,
-    counter: Counter | None = None,
+    counter: EnergyCounter | None = None,
     seconds: float = WINDOW_S,
     lead_s: float = LEAD_S,
 ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
@@ -59,7 +59,7 @@ def measure_energy(
         may_go_on: called before each shape; may raise to stop.
         progress: told of each shape.
         counter: by default the device's.
-        seconds, lead_s: see :mod:`evaluator.energy.windows`.
+        seconds, lead_s: see :mod:`evaluator.energy`.
 
     Returns:
         A verdict's ``energy`` (``counter`` and ``idle_w``, or ``why_not`` in words), and by a shape's key its
@@ -69,7 +69,7 @@ def measure_energy(
         evaluator.referee.checking.correctness.Rejected: an output was wrong, or the candidate ran while stopped.
         RoleFailure: of the candidate, or of the control (by its name).
     """
-    found = counter or open_counter(session.fleet.device)
+    found = counter or session.fleet.device.energy_counter()
     if isinstance(found, str):
         return {"why_not": found}, {}
     session.process.freeze()
@@ -101,7 +101,7 @@ def _at_shape(
     timed: pairs.Timed,
     side: Side,
     control: Control,
-    counter: Counter,
+    counter: EnergyCounter,
     idle: float,
     seconds: float,
     lead_s: float,

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
+from evaluator.devices.accelerator import GPU_TYPE
+
 #: Elements that are copied to float64 at a time.
 _PIECE_ELEMENTS = 1 << 25
 
@@ -27,11 +29,11 @@ class DeviceDraws:
     """Random numbers of the referee's own on the device, seeded by the operating system."""
 
     def __init__(self) -> None:
-        self._generator = torch.Generator(device="cuda").manual_seed(secrets.randbits(63))
+        self._generator = torch.Generator(device=GPU_TYPE).manual_seed(secrets.randbits(63))
 
     def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> torch.Tensor:
-        numbers = torch.rand(shape, dtype=torch.float64, device="cuda", generator=self._generator)
+        numbers = torch.rand(shape, dtype=torch.float64, device=GPU_TYPE, generator=self._generator)
         return low + (high - low) * numbers
 
     def normal(self, shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.randn(shape, dtype=torch.float64, device="cuda", generator=self._generator)
+        return torch.randn(shape, dtype=torch.float64, device=GPU_TYPE, generator=self._generator)

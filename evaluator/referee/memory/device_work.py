@@ -19,10 +19,9 @@ import numpy as np
 import torch
 
 from evaluator.content.pools import Array, Mixed, TensorInput
+from evaluator.devices.accelerator import GPU_TYPE, device_chain, torch_gpu
 from evaluator.referee.memory.lending import Lender
-from evaluator.roles import device_chain
 from evaluator.roles.arena import sealed_text
-from evaluator.roles.device_chain import States
 from evaluator.roles.frames import Addresses
 
 _BUSY_US = 500.0
@@ -53,19 +52,19 @@ class Keeper(Lender):
     """
 
     def __init__(self, library: str | None) -> None:
-        torch.cuda.init()
+        torch_gpu.init()
         super().__init__(library)
-        self._cell = torch.zeros(64, device="cuda")
-        properties = torch.cuda.get_device_properties(0)
+        self._cell = torch.zeros(64, device=GPU_TYPE)
+        properties = torch_gpu.get_device_properties(0)
         #: Multiprocessors, and bytes of the second-level cache.
         self.processors, self.cache_bytes = properties.multi_processor_count, properties.L2_cache_size
         self._code = device_chain.compiled()
         device_chain.load(self._code)
         # Allocated at the start: a candidate may take all memory that there is.
-        self._scratch = torch.empty(_SCRATCH_BYTES // 4, dtype=torch.float32, device="cuda")
+        self._scratch = torch.empty(_SCRATCH_BYTES // 4, dtype=torch.float32, device=GPU_TYPE)
         self._draws: dict[int, tuple[TensorInput, list[torch.Tensor], torch.Tensor]] = {}
-        self._states = States(1)
-        self._bits = torch.Generator(device="cuda").manual_seed(secrets.randbits(63))
+        self._states = device_chain.States(1)
+        self._bits = torch.Generator(device=GPU_TYPE).manual_seed(secrets.randbits(63))
         #: Results of :meth:`link_us` by their parameters: each costs 5 to 10 ms of a timing run's clock.
         self.links_us: dict[tuple[Any, ...], float] = {}
         for _ in range(20):
@@ -81,7 +80,7 @@ class Keeper(Lender):
         """Microseconds that a tiny kernel takes, from launch to end."""
         started = time.perf_counter_ns()
         self._cell.add_(1)
-        torch.cuda.synchronize()
+        torch_gpu.synchronize()
         return (time.perf_counter_ns() - started) / 1e3
 
     def look(self, began_ns: int | None = None) -> Look:
@@ -107,7 +106,7 @@ class Keeper(Lender):
         known = self._draws.get(id(tensor))
         if known is None:
             draws = [draw if tensor.on_device else upload(draw) for draw in tensor.draws]
-            addresses = torch.tensor([draw.data_ptr() for draw in draws], device="cuda")
+            addresses = torch.tensor([draw.data_ptr() for draw in draws], device=GPU_TYPE)
             known = self._draws[id(tensor)] = (tensor, draws, addresses)
         return known[2]
 
@@ -128,8 +127,8 @@ class Keeper(Lender):
         windows = [
             [one.draws, one.offsets, *(one[2:4] if one.masks is not None else one[:2])] for one in drawn
         ]
-        numbers = torch.from_numpy(np.array(windows, dtype=np.int64)).to("cuda")
-        stream = torch.cuda.current_stream().cuda_stream
+        numbers = torch.from_numpy(np.array(windows, dtype=np.int64)).to(GPU_TYPE)
+        stream = torch_gpu.current_stream().cuda_stream
         for (tensor, target), one, rows in zip(targets, drawn, numbers, strict=True):
             if tensor.turned:
                 self._fill_turned(tensor, target, stride_bytes, one)
@@ -149,10 +148,10 @@ class Keeper(Lender):
 
     def _fill_turned(self, tensor: TensorInput, target: int, stride_bytes: int, drawn: Mixed) -> None:
         self._on_device(tensor)
-        draws, none = self._draws[id(tensor)][1], torch.zeros((4, 1), dtype=torch.int64, device="cuda")
+        draws, none = self._draws[id(tensor)][1], torch.zeros((4, 1), dtype=torch.int64, device=GPU_TYPE)
         for index, (draw, seed) in enumerate(zip(drawn.draws, drawn.offsets, strict=True)):
             content = tensor.turned_on_device(draws[int(draw)], int(seed))
-            address = torch.tensor([content.data_ptr()], device="cuda")
+            address = torch.tensor([content.data_ptr()], device=GPU_TYPE)
             sizes = tensor.size, tensor.size, tensor.meta.item_bytes
             device_chain.fill(target + index * stride_bytes, 0, address, none, None, *sizes, _stream())
 
@@ -162,25 +161,25 @@ class Keeper(Lender):
         A content of a gigabyte needs 32 million of these bits.
         """
         least, most = -(1 << 63), (1 << 63) - 1
-        return torch.randint(least, most, (rows, words), device="cuda", generator=self._bits)
+        return torch.randint(least, most, (rows, words), device=GPU_TYPE, generator=self._bits)
 
     def refresh(self, rows: list[tuple[int, ...]], states: Sequence[int]) -> None:
         """Replaces elements as the chain does in each of these states, one after the other."""
         table = device_chain.tables([rows])[0]
-        States(len(states)).replay([_signed(state) for state in states], table, _stream())
-        torch.cuda.synchronize()
+        device_chain.States(len(states)).replay([_signed(state) for state in states], table, _stream())
+        torch_gpu.synchronize()
 
     def digest(self, outputs: list[torch.Tensor], state: int, when: int) -> int:
         """The chain's state after a call with these outputs (flat bytes) whose link began at ``when``."""
         self._states.begin(_signed(state))
-        stream = torch.cuda.current_stream().cuda_stream
+        stream = torch_gpu.current_stream().cuda_stream
         spans = [(output.data_ptr(), output.numel()) for output in outputs]
         self._states.link(0, spans, None, stream, when)
         return self._states.read(1)[0]
 
     def broken(self, addresses: Addresses, lengths_bytes: list[int], states: list[int]) -> int:
         """After how many calls of a block the claimed state does not follow, see
-        :func:`evaluator.roles.device_chain.broken`.
+        :func:`evaluator.devices.cuda.chain.broken`.
         """
         return device_chain.broken(addresses, lengths_bytes, states, _stream())
 
@@ -188,25 +187,27 @@ class Keeper(Lender):
         """Microseconds that the device takes for one link of the chain.
 
         Args:
-            slots: rows for :func:`evaluator.roles.device_chain.tables`, one list per slot.
+            slots: rows for :func:`evaluator.devices.cuda.chain.tables`, one list per slot.
             outputs_bytes: size of each output.
         """
-        outputs = [torch.empty(max(length, 16), dtype=torch.uint8, device="cuda") for length in outputs_bytes]
+        outputs = [
+            torch.empty(max(length, 16), dtype=torch.uint8, device=GPU_TYPE) for length in outputs_bytes
+        ]
         tables = device_chain.tables(slots)
-        states = States(len(tables))
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            stream = torch.cuda.current_stream().cuda_stream
+        states = device_chain.States(len(tables))
+        graph = torch_gpu.CUDAGraph()
+        with torch_gpu.graph(graph):
+            stream = torch_gpu.current_stream().cuda_stream
             for call, table in enumerate(tables):
                 spans = [(t.data_ptr(), length) for t, length in zip(outputs, outputs_bytes, strict=True)]
                 states.link(call, spans, table, stream)
         elapsed_us = []
         for _ in range(5):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, end = (torch_gpu.Event(enable_timing=True) for _ in range(2))
             start.record()
             graph.replay()
             end.record()
-            torch.cuda.synchronize()
+            torch_gpu.synchronize()
             elapsed_us.append(start.elapsed_time(end) * 1e3 / len(tables))
         return float(statistics.median(elapsed_us))
 
@@ -228,28 +229,28 @@ class Keeper(Lender):
 def _replayed_s(work: Callable[[], object], times: int) -> float:
     """Best time in seconds for some device work, repeated without waiting for the host."""
     work()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    graph = torch_gpu.CUDAGraph()
+    with torch_gpu.graph(graph):
         for _ in range(times):
             work()
     elapsed_ms = []
     for _ in range(4):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (torch_gpu.Event(enable_timing=True) for _ in range(2))
         start.record()
         graph.replay()
         end.record()
-        torch.cuda.synchronize()
+        torch_gpu.synchronize()
         elapsed_ms.append(start.elapsed_time(end))
     return float(min(elapsed_ms)) / 1e3 / times
 
 
 def upload(values: Array) -> torch.Tensor:
     """Host values as flat bytes on the device."""
-    return torch.from_numpy(np.ascontiguousarray(values).view(np.uint8).reshape(-1)).to("cuda")
+    return torch.from_numpy(np.ascontiguousarray(values).view(np.uint8).reshape(-1)).to(GPU_TYPE)
 
 
 def _stream() -> int:
-    return int(torch.cuda.current_stream().cuda_stream)
+    return int(torch_gpu.current_stream().cuda_stream)
 
 
 def _signed(state: int) -> int:

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from evaluator.devices.accelerator import device_memory, torch_gpu
 from evaluator.errors import DeviceFull
 from evaluator.referee.memory.sizes import MemorySize
-from evaluator.roles import device_memory
 from evaluator.roles.gate import Gate
 
 _SPARE_MEMORIES, _MOST_SPARE_BYTES = 1, 2 << 30
@@ -132,7 +132,7 @@ class Lender:
     @staticmethod
     def wait() -> None:
         """Waits until all of the referee's own work is done."""
-        torch.cuda.synchronize()
+        torch_gpu.synchronize()
 
     def region(self, length_bytes: int) -> Region:
         """Allocates device memory to share with a role.
@@ -187,12 +187,12 @@ class Lender:
         """
         if collect:
             gc.collect()
-        torch.cuda.empty_cache()
+        torch_gpu.empty_cache()
 
     @staticmethod
     def free_bytes() -> tuple[int, int]:
         """Free bytes of the device's memory, and its total."""
-        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        free_bytes, total_bytes = torch_gpu.mem_get_info()
         return int(free_bytes), int(total_bytes)
 
     def process_memory(self, size: MemorySize) -> tuple[ProcessMemory, dict[str, Any]]:

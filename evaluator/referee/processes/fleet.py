@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.devices import Device
 from evaluator.devices.base import AUTOCAST_DTYPES
-from evaluator.devices.cpu import core_cache_bytes
+from evaluator.devices.cpu.device import core_cache_bytes
 from evaluator.environment import measured_on, package_version, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.precision import DEFAULT
@@ -79,7 +79,7 @@ class Fleet:
         if minimum_tier not in TIERS:
             raise SandboxUnavailable(f"unknown sandbox tier {minimum_tier!r}; known: {', '.join(TIERS)}")
         self.device = device
-        self.gpu = device.kind == "cuda"
+        self.gpu = device.is_accelerator
         # On a GPU the timed process has one core. Every further thread would be stopped and resumed with each
         # block: 0.7 ms for the sixteen threads of an unused pool (H200).
         self.threads = 1 if self.gpu else thread_count()

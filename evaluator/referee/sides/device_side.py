@@ -16,6 +16,7 @@ import torch
 
 from evaluator.content import distributions
 from evaluator.content.pools import Mixed
+from evaluator.devices.accelerator import GPU_TYPE
 from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
 from evaluator.referee.memory.device_draws import DeviceDraws, parts_of
 from evaluator.referee.memory.device_work import Keeper, upload
@@ -341,7 +342,7 @@ class DeviceSide(Side):
     def refreshed(self, drawn: Drawn, index: int, states: Sequence[int]) -> list[Any]:
         """What a slot must hold after the chain has refreshed it in each of these states in turn; on the device."""
         contents = [
-            torch.empty(tensor.meta.span_bytes, dtype=torch.uint8, device="cuda")
+            torch.empty(tensor.meta.span_bytes, dtype=torch.uint8, device=GPU_TYPE)
             for tensor in self.inputs.tensors
         ]
         of_slot = [one.only(index) for one in drawn]

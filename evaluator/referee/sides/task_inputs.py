@@ -10,12 +10,13 @@ import numpy as np
 
 from evaluator.content.pools import TensorInput
 from evaluator.content.weights import redraw, redraw_on_device
+from evaluator.devices.accelerator import GPU_TYPE, device_memory
 from evaluator.errors import ProtocolViolation
 from evaluator.input_structure import parse
 from evaluator.oracle.numbers import from_float64, is_inexact
 from evaluator.referee.memory.lending import Lender
 from evaluator.referee.sides.shape_inputs import PlainInput, ShapeInputs, StateEntry
-from evaluator.roles import device_memory, frames, protocol
+from evaluator.roles import frames, protocol
 from evaluator.roles.arena import carrier
 from evaluator.roles.frames import CallSpec, TensorMeta
 from evaluator.roles.process import RoleProcess
@@ -190,7 +191,7 @@ def _upstream(meta: TensorMeta, *, on_device: bool) -> TensorInput:
 
         kind, size = getattr(torch, meta.dtype), meta.span_bytes // meta.item_bytes
         wide = torch.complex64 if kind.is_complex else torch.float32
-        made = [torch.randn(size, dtype=wide, device="cuda") for _ in range(DRAWS)]
+        made = [torch.randn(size, dtype=wide, device=GPU_TYPE) for _ in range(DRAWS)]
         return TensorInput(meta, [values.to(kind).view(torch.uint8) for values in made])
     generator = np.random.default_rng(secrets.randbits(128))
     size = meta.span_bytes // meta.item_bytes

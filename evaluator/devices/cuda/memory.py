@@ -9,18 +9,19 @@ Management".
 from __future__ import annotations
 
 import ctypes
-from functools import cache
-from typing import Any
 
 import torch
+
+from evaluator.devices.cuda.driver import Exhausted, call
 
 _GRANULE_BYTES = 2 << 20
 #: Alignment of consecutive tensors in shared memory.
 ALIGNMENT = 512
 _PINNED, _ON_DEVICE, _READ_WRITE = 1, 1, 3
 _FILE_DESCRIPTOR = 1
-_OUT_OF_MEMORY = 2
 _number, _size = ctypes.c_uint64, ctypes.c_size_t
+
+__all__ = ["ALIGNMENT", "Exhausted", "adopt", "as_bytes", "attach", "create", "detach", "rounded"]
 
 
 class _Location(ctypes.Structure):
@@ -62,23 +63,6 @@ class _Interface:
         }
 
 
-@cache
-def _driver() -> Any:
-    return ctypes.CDLL("libcuda.so.1")
-
-
-class Exhausted(RuntimeError):
-    """The device has no such piece of memory left."""
-
-
-def _call(name: str, *arguments: Any) -> None:
-    status = getattr(_driver(), name)(*arguments)
-    if status == _OUT_OF_MEMORY:
-        raise Exhausted(f"{name}: out of device memory")
-    if status:
-        raise RuntimeError(f"{name} failed with CUDA error {status}")
-
-
 def rounded(length_bytes: int) -> int:
     """The next size that the driver hands out."""
     return -(-max(length_bytes, 1) // _GRANULE_BYTES) * _GRANULE_BYTES
@@ -95,15 +79,15 @@ def create(length_bytes: int) -> tuple[int, int]:
     """
     properties = _Properties(_PINNED, _FILE_DESCRIPTOR, _Location(_ON_DEVICE, 0), None, _Flags())
     handle, descriptor = _number(), ctypes.c_int()
-    _call("cuMemCreate", ctypes.byref(handle), _size(length_bytes), ctypes.byref(properties), _number(0))
-    _call("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, _FILE_DESCRIPTOR, _number(0))
+    call("cuMemCreate", ctypes.byref(handle), _size(length_bytes), ctypes.byref(properties), _number(0))
+    call("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, _FILE_DESCRIPTOR, _number(0))
     return handle.value, descriptor.value
 
 
 def adopt(descriptor: int) -> int:
     """A handle for memory that another process has exported."""
     handle = _number()
-    _call(
+    call(
         "cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(descriptor), _FILE_DESCRIPTOR
     )
     return handle.value
@@ -112,18 +96,18 @@ def adopt(descriptor: int) -> int:
 def attach(handle: int, length_bytes: int) -> int:
     """Maps the memory into this process and returns its address."""
     pointer = _number()
-    _call("cuMemAddressReserve", ctypes.byref(pointer), _size(length_bytes), _size(0), _number(0), _number(0))
-    _call("cuMemMap", pointer, _size(length_bytes), _size(0), _number(handle), _number(0))
+    call("cuMemAddressReserve", ctypes.byref(pointer), _size(length_bytes), _size(0), _number(0), _number(0))
+    call("cuMemMap", pointer, _size(length_bytes), _size(0), _number(handle), _number(0))
     access = _Access(_Location(_ON_DEVICE, 0), _READ_WRITE)
-    _call("cuMemSetAccess", pointer, _size(length_bytes), ctypes.byref(access), _size(1))
+    call("cuMemSetAccess", pointer, _size(length_bytes), ctypes.byref(access), _size(1))
     return pointer.value
 
 
 def detach(pointer: int, handle: int, length_bytes: int) -> None:
     """Undoes :func:`attach` and releases the handle. The memory is freed when the last process has done so."""
-    _call("cuMemUnmap", _number(pointer), _size(length_bytes))
-    _call("cuMemAddressFree", _number(pointer), _size(length_bytes))
-    _call("cuMemRelease", _number(handle))
+    call("cuMemUnmap", _number(pointer), _size(length_bytes))
+    call("cuMemAddressFree", _number(pointer), _size(length_bytes))
+    call("cuMemRelease", _number(handle))
 
 
 def as_bytes(pointer: int, length_bytes: int) -> torch.Tensor:

@@ -7,7 +7,8 @@ import platform
 from typing import Any
 
 from evaluator.baselines import modes_of
-from evaluator.devices.base import Caps, Clock
+from evaluator.devices.base import Caps, Clock, EnergyCounter
+from evaluator.devices.cuda.energy import NvmlCounter
 from evaluator.errors import EvaluatorError
 
 #: Bits of nvmlDeviceGetCurrentClocksEventReasons that mean throttling under load.
@@ -28,8 +29,9 @@ class CudaDevice:
     """
 
     kind = "cuda"
-    baseline_modes = modes_of("cuda", autocast=False)
-    autocast_modes = modes_of("cuda", autocast=True)
+    is_accelerator = True
+    baseline_modes = modes_of(accelerator=True, autocast=False)
+    autocast_modes = modes_of(accelerator=True, autocast=True)
     block_target_us = 2000.0
 
     def __init__(self, visible: str | None = None) -> None:
@@ -65,6 +67,13 @@ class CudaDevice:
         except pynvml.NVMLError:
             return None
         return Clock(int(mhz), tuple(name for bit, name in _REASONS.items() if bits & bit))
+
+    def energy_counter(self) -> EnergyCounter | str:
+        """NVML's."""
+        try:
+            return NvmlCounter(str(self.facts()["gpu_uuid"]))
+        except OSError as error:
+            return f"This GPU's driver counts no energy ({error}), so that joules were not measured."
 
     def facts(self) -> dict[str, Any]:
         """Name, uuid, driver and power limit."""

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 
-from evaluator.profiling.sizes import Tried
+from evaluator.devices.sizes import Tried
 
 _MIB = 1 << 20
 _REPLAYED = 20

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluator.roles.frames import Addresses
-from evaluator.roles.gate import MOST_CALLS
+from evaluator.devices.cuda import driver
 
 #: Same values as in chain.cu.
 _PER_LINK = 8
@@ -66,16 +65,16 @@ def compiled() -> bytes:
 
 def load(code: bytes) -> None:
     """Loads the result of :func:`compiled` into the current context of this process."""
-    driver = ctypes.CDLL("libcuda.so.1")
+    cuda = driver.library()
     module = ctypes.c_void_p()
-    if driver.cuModuleLoadData(ctypes.byref(module), code):
+    if cuda.cuModuleLoadData(ctypes.byref(module), code):
         raise RuntimeError("the chain's kernels cannot be loaded")
     for name in _KERNELS:
         function = ctypes.c_void_p()
-        if driver.cuModuleGetFunction(ctypes.byref(function), module, name):
+        if cuda.cuModuleGetFunction(ctypes.byref(function), module, name):
             raise RuntimeError(f"the chain has no kernel {name.decode()}")
         _loaded[name] = function
-    launch = driver.cuLaunchKernel
+    launch = cuda.cuLaunchKernel
     launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
     _loaded[b"launch"] = launch
 
@@ -222,16 +221,18 @@ class States:
 
 
 @cache
-def block_states() -> States:
-    """Memory for the states of any block. Allocating it takes 0.1 to 0.2 ms, so it is kept."""
-    return States(MOST_CALLS)
+def block_states(calls: int) -> States:
+    """Memory for the states of any block of at most so many calls. Allocating it takes 0.1 to 0.2 ms, so it is kept."""
+    return States(calls)
 
 
-def broken(addresses: Addresses, lengths_bytes: list[int], states: list[int], stream: int) -> int:
+def broken(
+    addresses: np.ndarray[Any, np.dtype[np.uint64]], lengths_bytes: list[int], states: list[int], stream: int
+) -> int:
     """After which calls of a block the state does not follow from the one before and from what the call returned.
 
     Args:
-        addresses: of the outputs, in memory that this process may read.
+        addresses: of the outputs (``[call][output]``), in memory that this process may read.
         lengths_bytes: of each output of a call.
         states: the one that the block began with, and those after each call, as unsigned 64-bit numbers.
         stream: address of the stream.

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from evaluator.profiling.sizes import Tried
+from evaluator.devices.sizes import Tried
 
 _ROUNDS = 5
 _LEAST_S = 0.02

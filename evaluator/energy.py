@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evaluator.energy.counters import Counter
+from evaluator.devices.base import EnergyCounter
 from evaluator.errors import EvaluatorError
 
 Step = Callable[[], int]
@@ -104,7 +104,7 @@ class EnergyRatio:
         return asdict(self)
 
 
-def idle_w(counter: Counter, seconds: float = IDLE_S) -> float:
+def idle_w(counter: EnergyCounter, seconds: float = IDLE_S) -> float:
     """Mean power while nothing is asked of the device, after a moment in which what ran before fades away.
 
     Raises:
@@ -119,7 +119,7 @@ def idle_w(counter: Counter, seconds: float = IDLE_S) -> float:
 
 
 def energy_of(
-    counter: Counter,
+    counter: EnergyCounter,
     step: Step,
     idle: float,
     *,
@@ -142,7 +142,7 @@ def energy_of(
 
 
 def compare(
-    counter: Counter,
+    counter: EnergyCounter,
     baseline: Step,
     candidate: Step,
     idle: float,
@@ -252,7 +252,7 @@ def _of_call(
     return (above + idle * call_us / 1e6 if call_us else window.millijoules / 1000 / window.calls), above
 
 
-def _window(counter: Counter, step: Step, seconds: float, lead_s: float) -> Window:
+def _window(counter: EnergyCounter, step: Step, seconds: float, lead_s: float) -> Window:
     until = time.perf_counter() + lead_s
     while time.perf_counter() < until:
         step()
@@ -264,7 +264,7 @@ def _window(counter: Counter, step: Step, seconds: float, lead_s: float) -> Wind
     return Window(end_s - begin_s, end_mj - begin_mj, calls + more)
 
 
-def _edge(counter: Counter, step: Step) -> tuple[float, float, int]:
+def _edge(counter: EnergyCounter, step: Step) -> tuple[float, float, int]:
     """When the counter next moves, what it says then, and the calls that ended meanwhile."""
     before, calls = counter.read_mj(), 0
     gives_up_s = time.perf_counter() + _STANDSTILL_S

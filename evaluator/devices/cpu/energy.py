@@ -1,65 +1,14 @@
-"""Counters of the energy that a device has used so far. They are read; no clock and no power limit is ever changed.
+"""Intel's RAPL counts microjoules of a CPU's packages and wraps.
 
-NVIDIA's counts millijoules since the driver was loaded and is brought up to date about every 100 ms. Intel's RAPL counts
-microjoules of a CPU's packages and wraps; where it exists only root may read it, and a virtual machine rarely has it.
+Where it exists only root may read it, and a virtual machine rarely has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
-
-from evaluator.devices import Device
 
 _POWERCAP = Path("/sys/class/powercap")
-
-
-class Counter(Protocol):
-    """A counter of energy.
-
-    Attributes:
-        name: of what it counts, for people.
-        refresh_s: about how often it is brought up to date.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def refresh_s(self) -> float: ...
-
-    def read_mj(self) -> float:
-        """Millijoules since some instant in the past; never falls."""
-        ...
-
-
-class NvmlCounter:
-    """All of one GPU, its memory included.
-
-    Args:
-        uuid: of the GPU.
-
-    Raises:
-        OSError: it has no such counter.
-    """
-
-    name = "NVML total energy of the GPU"
-    refresh_s = 0.1
-
-    def __init__(self, uuid: str) -> None:
-        import pynvml
-
-        self._nvml = pynvml
-        try:
-            pynvml.nvmlInit()
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            self.read_mj()
-        except pynvml.NVMLError as error:
-            raise OSError(str(error)) from None
-
-    def read_mj(self) -> float:
-        """Millijoules since the driver was loaded."""
-        return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
 
 
 class RaplCounter:
@@ -95,18 +44,12 @@ class RaplCounter:
         return self._total_uj / 1000
 
 
-def open_counter(device: Device, powercap: Path = _POWERCAP) -> Counter | str:
-    """The device's counter, or in one sentence why there is none.
+def open_counter(powercap: Path = _POWERCAP) -> RaplCounter | str:
+    """The counter, or in one sentence why there is none.
 
     Args:
-        device: which.
         powercap: where Linux keeps RAPL.
     """
-    if device.kind == "cuda":
-        try:
-            return NvmlCounter(str(device.facts()["gpu_uuid"]))
-        except OSError as error:
-            return f"This GPU's driver counts no energy ({error}), so that joules were not measured."
     zones = sorted(zone for zone in powercap.glob("intel-rapl:*") if _is_package(zone))
     if not zones:
         return "This CPU offers no energy counter (no RAPL package in /sys/class/powercap), so that joules were not measured."

@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.baselines import modes_of
-from evaluator.devices.base import Caps, Clock
+from evaluator.devices.base import Caps, Clock, EnergyCounter
+from evaluator.devices.cpu.energy import open_counter
 
 
 class CpuDevice:
     """All cores of this machine. An untrusted process may use half of the memory, at most 16 GiB."""
 
     kind = "cpu"
+    is_accelerator = False
     index = 0
     count = 1
-    baseline_modes = modes_of("cpu", autocast=False)
-    autocast_modes = modes_of("cpu", autocast=True)
+    baseline_modes = modes_of(accelerator=False, autocast=False)
+    autocast_modes = modes_of(accelerator=False, autocast=True)
     input_cap_bytes = 32 << 20
     memory_bytes = 0
     share_bytes = 0
@@ -35,6 +37,10 @@ class CpuDevice:
     def clock(self) -> Clock | None:
         """Not read: a virtual machine reports a constant."""
         return None
+
+    def energy_counter(self) -> EnergyCounter | str:
+        """RAPL's, if there is one."""
+        return open_counter()
 
     def facts(self) -> dict[str, Any]:
         """Model name and platform."""

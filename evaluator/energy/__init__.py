@@ -1,1 +1,0 @@
-"""What a call costs in joules: a device's own counter over seconds of steady calls."""
