@@ -148,7 +148,7 @@ def test_it_falls_back_to_the_plain_reference_where_that_is_the_best_baseline(tm
     outcome, store, _ = run(tmp_path, says(MIXED, 1.3, eager=1.0, compiled=0.7, best="eager/2t"))
     assert outcome.state == "succeeded", outcome.reason
     module = _delivered(store, tmp_path)
-    assert module.MEMBER_NAMES == ["a kernel (llm)"]
+    assert [name for _, name, _ in module.MEMBERS] == ["a kernel (llm)"]
     model = module.ModelNew(248).eval()
     with torch.no_grad():
         assert model.kernelwright_explain(torch.randn(32, 248)).startswith("reference")

@@ -346,3 +346,19 @@ def test_a_plain_argument_of_another_value_is_seen(tmp_path: Path) -> None:
                     pass  # the reference's own answer
                 assert len(module.calls) == before, other
             assert ran(module, lambda: model(*inputs(), False))
+
+
+def test_another_container_of_the_same_tensors_is_seen(tmp_path: Path) -> None:
+    task = TASK.replace("self, x: torch.Tensor, residual: torch.Tensor", "self, pair")
+    task = task.replace("return x *", "x, residual = pair[:2]\n        return x *")
+    task = task.replace("return [torch.randn(", "return [[torch.randn(").replace(
+        "dtype=kind)]", "dtype=kind)]]"
+    )
+    member = MEMBER.replace("forward(self, x, residual):", "forward(self, pair):\n        x, residual = pair")
+    module = imported(tmp_path, optimized_text([Candidate(member, "human", "of a list")], task=task))
+    model, pair = module.ModelNew(64), inputs()
+    with torch.no_grad():
+        for _ in range(2):
+            assert used(module, model, pair)
+            assert not used(module, model, tuple(pair))
+            assert not used(module, model, [*pair, pair[0]])
