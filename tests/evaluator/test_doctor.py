@@ -93,7 +93,7 @@ def test_a_line_that_is_not_good_says_what_to_do() -> None:
 
 
 def test_too_little_of_something_is_told_from_enough(tmp_path: Path) -> None:
-    states = [machine._enough("disk", gib << 30, 2, 10, "free", "Free some.").state for gib in (1, 5, 20)]
+    states = [machine._enough("disk", gib << 30, 10, "free", "Free some.").state for gib in (1, 5, 20)]
     assert states == [BAD, DOUBTFUL, GOOD]
     section = machine.examine_resources(tmp_path / "not" / "yet" / "there")
     assert section.facts["free_disk_bytes"] > 0
