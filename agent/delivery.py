@@ -26,6 +26,7 @@ from agent.records import account
 from agent.spec import JobOutcome, JobSpec
 from agent.store import PLAN_STEPS, JobStore
 from evaluator.description import Description
+from evaluator.devices import is_accelerator
 from evaluator.verdict import Summary, Verdict, by_size, ran_no_kernel
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _assembled(
     known = [dims for split in ("visible", "validation") for dims in shapes.get(split) or []]
     domain = probe_domain(spec.task, description, [*known, *timed.values()], places, referee)
     dims = list(write_guards(domain, call, spec.device).dims)
-    processors = description.processors if spec.device == "cuda" else 0
+    processors = description.processors if is_accelerator(spec.device) else 0
     failure: AssemblyError | None = None
     for limit in sorted({most, _ONE_MEMBER}, reverse=True):
         portfolio = build_portfolio(

@@ -47,6 +47,7 @@ from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.store import JobStore
 from agent.strategy.graph_variants import graph_variant
 from evaluator.description import Description
+from evaluator.devices import is_accelerator
 from evaluator.errors import RefereeLost
 from evaluator.shapes.inference.declaring import told
 from evaluator.shapes.space import as_fields
@@ -367,7 +368,7 @@ class _Job:
             return f"{budget.candidates} candidates"
         if budget.seconds is not None and (spent := self._seconds_spent()):
             return spent
-        if budget.gpu_seconds is not None and self.spec.device == "cuda":
+        if budget.gpu_seconds is not None and is_accelerator(self.spec.device):
             if self._judging_seconds() >= budget.gpu_seconds:
                 return f"{budget.gpu_seconds:g} GPU seconds"
         speedups = [_speedup(self._outline(one.sha256, "screen")) for one in judged]

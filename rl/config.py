@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from evaluator.devices import DeviceName
 from rl.errors import ConfigError
 from rl.overrides import override, read_settings
 
@@ -123,7 +124,7 @@ class FleetPart(Part):
 
     url: Address | None = None
     local_referees: Annotated[int, Field(ge=1, le=64), BeforeValidator(_number)] = 1
-    device: Literal["cpu", "cuda"] = "cuda"
+    device: DeviceName = "cuda"
     width: Annotated[int, Field(ge=1, le=4096), BeforeValidator(_number)] = 1
     deadline_s: Annotated[float, Field(ge=5, le=3600, allow_inf_nan=False), BeforeValidator(_number)] = 120.0
     patience_s: Positive = 300.0

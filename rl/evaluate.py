@@ -32,6 +32,7 @@ from rich.table import Table
 
 from agent.prompts.markers import holds_markers
 from agent.strategy.novelty import fingerprint
+from evaluator.devices import BACKENDS
 from evaluator.errors import EvaluatorError
 from evaluator.sources import TaskSource
 from rl import tasks as tasks_module
@@ -250,7 +251,7 @@ def fleet_of(
     Raises:
         ConfigError: `device` is unknown.
     """
-    if device not in (None, "cpu", "cuda"):
+    if device not in (None, *BACKENDS):
         raise ConfigError(f"--device {device}: must be cpu or cuda")
     judging = [stage.fleet for stage in stages if not isinstance(stage, SftStage)]
     said = judging[-1].model_dump(exclude={"machine", "verdicts"}) if judging else {}

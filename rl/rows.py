@@ -24,6 +24,7 @@ from pydantic import Field, ValidationError
 
 from agent.messages import Message
 from agent.prompts.markers import holds_markers
+from evaluator.devices import DeviceName
 from evaluator.keeping import replacing
 from evaluator.sources import TaskSource
 from rl.config import Part
@@ -67,7 +68,7 @@ class Row(Part):
     id: Annotated[str, Field(min_length=1, max_length=200)]
     task: Annotated[str, Field(min_length=1, max_length=200)]
     source: Source
-    device: Literal["cpu", "cuda"]
+    device: DeviceName
     candidate: Source
     origin: Literal["llm", "policy", "compiler", "human", "external"] = "external"
     dims: Annotated[str, Field(max_length=20_000)] = ""

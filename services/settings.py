@@ -43,7 +43,7 @@ from limits import parse_many
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from evaluator.devices import usual_device
+from evaluator.devices import DeviceName, usual_device
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _SECRETS = Path("/run/secrets")
@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     runs_dir: Path | None = None
     database_url: str | None = None
     broker_url: str = "memory://"
-    device: Literal["cpu", "cuda"] = Field(default_factory=usual_device)
+    device: DeviceName = Field(default_factory=usual_device)
     minimum_tier: Literal["namespaces", "landlock"] = "landlock"
     llm_base_url: str | None = None
     llm_api_key: SecretStr | None = None

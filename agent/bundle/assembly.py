@@ -17,6 +17,7 @@ from agent.candidates import Candidate
 from agent.dispatch.domain import Domain
 from agent.dispatch.tree import Node, python_lines
 from agent.errors import AssemblyError
+from evaluator.devices import is_accelerator
 from evaluator.precision import DEFAULT, declared
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -143,7 +144,7 @@ def _code(text: str) -> str:
 def _tier_share(task_source: str, device: str) -> float:
     """Tolerance of the task's precision tier: twice the referee's allowance for rounding the operands of products."""
     tier = declared(task_source)
-    if tier == DEFAULT and device == "cuda" and _CUDNN.search(task_source):
+    if tier == DEFAULT and is_accelerator(device) and _CUDNN.search(task_source):
         tier = "tf32"
     return _TIER_SHARES.get(tier, 0.0)
 
@@ -171,7 +172,7 @@ def _judged_with(environment: Mapping[str, Any], device: str) -> str:
 
     The file compares it with the current platform. CPUs have no device name here, because it changes with the virtual machine.
     """
-    names = ("torch", "device_name") if device == "cuda" else ("torch", "threads")
+    names = ("torch", "device_name") if is_accelerator(device) else ("torch", "threads")
     return repr({name: _one_line(str(environment[name])) for name in names if environment.get(name)})
 
 

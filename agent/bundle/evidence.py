@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
 from evaluator.description import Description
+from evaluator.devices import is_accelerator
 from evaluator.precision import TIERS, declared, rounds_operands
 from evaluator.verdict import Verdict, as_json
 
@@ -118,7 +119,7 @@ def precision(task: TaskSource, device: str) -> dict[str, Any]:
     """The task's precision tier, as reproduce.py sets it up; ``mantissa_bits`` is None if no operand is rounded."""
     tier = declared(task.source)
     found = TIERS[tier]
-    bits = found.mantissa_bits if rounds_operands(tier, gpu=device == "cuda") else None
+    bits = found.mantissa_bits if rounds_operands(tier, gpu=is_accelerator(device)) else None
     return {
         "tier": tier,
         "matrix_tf32": found.matrix_tf32,

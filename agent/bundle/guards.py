@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from agent.dispatch.domain import Domain, Expression, TensorInput, ValueInput
 from agent.errors import AssemblyError
+from evaluator.devices import is_accelerator
 
 # Names that the dispatcher's functions use; an input or dimension with such a name gets a trailing underscore.
 _TAKEN = frozenset(
@@ -239,7 +240,7 @@ def _tensor_checks(domain: Domain, device: str) -> list[tuple[str, str]]:
         ("type(tensor) is not torch.Tensor", "an input is not a plain tensor"),
         (f"not tensor.is_{device}", "an input is on another device"),
     ]
-    if device == "cuda":
+    if is_accelerator(device):
         checks += [("tensor.get_device() != _place()", "an input is not on the current GPU")]
     layout = "not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT_BYTES"
     checks += [(layout, "an input has another layout")]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agent.bundle.sections import bound_names
 from agent.compiler.forward import cut_apart, forward_of, joined, titled, without_docstring
 from agent.errors import ProposalFailed
+from evaluator.devices import is_accelerator
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -45,13 +46,13 @@ def inductor_source(referee: Referee, task: TaskSource, dims: Mapping[str, Any],
     """
     files = {"reference.py": task.source, "request.json": json.dumps({"dims": dims, "device": device})}
     # A GPU driver reserves far more address space than it uses; a memory limit would make it fail.
-    memory_bytes = None if device == "cuda" else _MEMORY_BYTES
+    memory_bytes = None if is_accelerator(device) else _MEMORY_BYTES
     result = referee.run_tool(
         _PROGRAM.read_text(),
         files,
         deadline_s=_DEADLINE_S,
         memory_bytes=memory_bytes,
-        device=device == "cuda",
+        device=is_accelerator(device),
     )
     data = result.outputs.get("capture.json")
     if data is None:

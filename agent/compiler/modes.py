@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from agent.compiler.forward import cut_apart, forward_of, joined, titled, without_docstring
+from evaluator.devices import is_accelerator
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,14 @@ CUDA_MODES = (
 
 def modes(device: str) -> tuple[Mode, ...]:
     """The modes of "cpu" or "cuda": the default mode first, the slowest to compile last."""
-    return CUDA_MODES if device == "cuda" else CPU_MODES
+    return CUDA_MODES if is_accelerator(device) else CPU_MODES
 
 
 def baseline_name(mode: Mode, device: str, threads: int) -> str:
     """The referee's name of the baseline equivalent to a mode; on a CPU it includes the number of threads."""
-    return mode.baseline if device == "cuda" else f"{mode.baseline}/{1 if mode.one_thread else threads}t"
+    return (
+        mode.baseline if is_accelerator(device) else f"{mode.baseline}/{1 if mode.one_thread else threads}t"
+    )
 
 
 def mode_source(mode: Mode, reference: str, title: str) -> str:

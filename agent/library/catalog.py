@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from evaluator.devices import is_accelerator
+
 _FOLDER = Path(__file__).resolve().parent / "exemplars"
 
 
@@ -31,7 +33,7 @@ class Exemplar:
 
     def path(self, device: str) -> Path:
         """The Python file of the kernel for a device."""
-        return _FOLDER / ("gpu" if device == "cuda" else "cpu") / f"{self.name}.py"
+        return _FOLDER / ("gpu" if is_accelerator(device) else "cpu") / f"{self.name}.py"
 
 
 EXEMPLARS: tuple[Exemplar, ...] = (

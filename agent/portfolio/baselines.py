@@ -16,6 +16,7 @@ from agent.compiler.modes import baseline_name, mode_source, modes
 from agent.dispatch.domain import dims_key
 from agent.errors import ProposalFailed
 from agent.portfolio.entries import TIE, Entry, eager_speedups, ranked_speedup, timed_rows
+from evaluator.devices import is_accelerator
 from evaluator.sources import TaskSource
 from evaluator.verdict import ShapeResult, Summary
 
@@ -67,7 +68,7 @@ def baseline_entries(
 def _ways(task: TaskSource, device: str, threads: int) -> Iterator[tuple[Candidate, str]]:
     """Each baseline as a candidate, with the referee's name for it; the longest compile times come last."""
     try:
-        if device == "cuda":
+        if is_accelerator(device):
             source = cuda_graph.cuda_graph_source(task.source, task.name)
             graph = Candidate(source, "compiler", cuda_graph.LABEL, note=cuda_graph.NOTE)
             yield graph, cuda_graph.BASELINE

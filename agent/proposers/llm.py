@@ -30,6 +30,7 @@ from agent.strategy.contrast import drawn, fewer, varies
 from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS, measured_words
 from agent.strategy.exemplars import judged_in
 from agent.strategy.search import Search
+from evaluator.devices import is_accelerator
 from evaluator.verdict import Verdict
 
 _DETAIL_CHARACTERS = 3000
@@ -362,7 +363,7 @@ def opening(
     visible = context.description.shapes.get("visible") or []
     strata = context.description.strata.get("visible") or [""] * len(visible)
     device_name = DEVICES.get(context.device, context.device)
-    notes = fill("device_cuda" if context.device == "cuda" else "device_cpu")
+    notes = fill("device_cuda" if is_accelerator(context.device) else "device_cpu")
     # The prompts in `rl` training contain neither a profile nor lessons.
     known = context.background if shown is None else None
     more = (known.of_profile(_NOTES), known.of_memory()) if known else ()

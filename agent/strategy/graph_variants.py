@@ -13,6 +13,7 @@ from agent.compiler.cuda_graph import cuda_graph_source
 from agent.errors import ProposalFailed
 from agent.portfolio.entries import timed_rows
 from agent.strategy.ablation import ABLATED_STEPS
+from evaluator.devices import is_accelerator
 from evaluator.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def graph_variant(store: JobStore, candidate: Candidate, device: str) -> Candida
         device: "cpu" or "cuda".
     """
     if (
-        device != "cuda"
+        not is_accelerator(device)
         or is_graph_variant(candidate)
         or store.step(f"{ABLATED_STEPS}{candidate.sha256}") is not None
     ):

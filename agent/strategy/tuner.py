@@ -14,6 +14,7 @@ from agent.portfolio.clusters import visible_rows
 from agent.records import recorded
 from agent.strategy import tuning
 from agent.strategy.tunables import NotTunable, Setting, declared, setting_key, substituted
+from evaluator.devices import is_accelerator
 
 if TYPE_CHECKING:
     from agent.proposing import ProposalContext
@@ -111,7 +112,7 @@ def _search(context: ProposalContext, parent: Candidate, settings: list[Any]) ->
         PROGRAM.read_text(),
         files,
         deadline_s=DEADLINE_S + _GRACE_S,
-        device=context.device == "cuda",
+        device=is_accelerator(context.device),
         timed=True,
     )
     if result.status != "ok" or "tuned.json" not in result.outputs:

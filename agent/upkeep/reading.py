@@ -17,6 +17,7 @@ from typing import Any
 
 from agent.bundle.evidence import SCHEMA
 from agent.errors import UnreadableBundle
+from evaluator.devices import BACKENDS
 from evaluator.sources import TaskSource, sha256_of
 
 _LIMITS_BYTES = {"optimized.py": 16 << 20, "task.py": 4 << 20, "evidence.json": 256 << 20}
@@ -91,7 +92,7 @@ def read_bundle(path: Path) -> ReadBundle:
                 f"{name} in {path} is not the file that the evidence is about (it was edited or damaged): fetch the bundle again"
             )
     device = evidence.get("device")
-    if device not in ("cpu", "cuda"):
+    if device not in BACKENDS:
         raise UnreadableBundle(f"the evidence in {path} names no device")
     held_out = _held_out(evidence, sha256_of(texts["optimized.py"]))
     environment = held_out.get("environment")

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from evaluator.devices import BACKENDS
 from evaluator.errors import EvaluatorError
 from rl import tasks
 from rl.config import FleetPart, load
@@ -67,7 +68,7 @@ def build(
 ) -> None:
     """Make proposals, look through them for evaluation tasks, judge them, and write down what was accepted."""
     try:
-        if device not in ("cpu", "cuda"):
+        if device not in BACKENDS:
             raise ConfigError(f"--device {device}: must be cpu or cuda")
         evaluated = evaluated_tasks(held_out or [], config or [])
         fleet = FleetPart.model_validate(

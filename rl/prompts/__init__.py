@@ -16,6 +16,7 @@ from agent.messages import Message
 from agent.prompts import fill
 from agent.prompts.markers import holds_markers
 from agent.strategy.conversation import DEVICES
+from evaluator.devices import is_accelerator
 from rl.errors import ConfigError
 from rl.exemplars import Draw
 
@@ -72,7 +73,7 @@ def contrastive_prompt(task: TaskText, draw: Draw, special_tokens: Iterable[str]
         task_source=task.source,
         dims=task.dims,
         shapes=task.shapes,
-        device_notes=fill("device_cuda" if task.device == "cuda" else "device_cpu"),
+        device_notes=fill("device_cuda" if is_accelerator(task.device) else "device_cpu"),
         shown=shown,
     )
     return [Message("system", fill("system")), Message("user", prompt)]

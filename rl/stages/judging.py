@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluator.devices import is_accelerator
 from evaluator.sources import TaskSource
 from rl.config import ContrastiveStage, FleetPart, RewardPart, SelfsupStage
 from rl.errors import ConfigError, FleetLost, JournalError
@@ -106,7 +107,7 @@ def bench(
         JournalError: a database is damaged, or the disk is full.
         ConfigError: local referees would time on the GPU that a rank trains on.
     """
-    if ranks.count > 1 and stage.fleet.device == "cuda" and stage.fleet.url is None:
+    if ranks.count > 1 and is_accelerator(stage.fleet.device) and stage.fleet.url is None:
         # A single rank alternates between generating and judging; with several, others may use the GPU during a timing.
         raise ConfigError(
             f"{ranks.count} ranks and referees of the same machine would share a GPU while one of them is timed: "

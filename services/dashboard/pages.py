@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from agent.performance.money import Prices
+from evaluator.devices import BACKENDS
 from kernelbench_tasks import catalog
 from services.api.deps import FormDep, Route, SessionDep, SettingsDep
 from services.dashboard import contexts, event_text
@@ -27,7 +28,7 @@ from services.leaderboard import reading
 from services.settings import Settings
 
 PAGE_SIZE = 50
-DEVICES = ("cpu", "cuda")
+DEVICES = tuple(BACKENDS)
 DEMO_TASK = "layernorm_relu_add"
 
 router = APIRouter(route_class=Route, include_in_schema=False)

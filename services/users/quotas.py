@@ -20,6 +20,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from agent.spec import Budget
+from evaluator.devices import is_accelerator
 from services.db.models import Candidate, Evaluation, Job, Usage, User, utc_now
 from services.db.types import upsert
 from services.errors import QuotaExceeded, Spent
@@ -75,7 +76,7 @@ class Standing:
         """
         needed = {
             "candidates",
-            "gpu_seconds" if device == "cuda" else "cpu_seconds",
+            "gpu_seconds" if is_accelerator(device) else "cpu_seconds",
             *(("usd",) if pays else ()),
         }
         found = [one for one in self.spent if one.used >= one.limit and _measure_of(one.quota) in needed]

@@ -16,6 +16,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from evaluator.devices import is_accelerator
 from evaluator.errors import EvaluatorError
 from evaluator.fingerprint import type_of
 from evaluator.folders import default_work_dir
@@ -105,7 +106,7 @@ class Presence:
     def _watch_device(self) -> None:
         """Monitor the GPU until the worker stops."""
         uuid = ((self._check or {}).get("device") or {}).get("gpu_uuid")
-        if self._queue.device != "cuda" or not uuid:
+        if not is_accelerator(self._queue.device) or not uuid:
             return
         try:
             gpu = NvmlGpu(str(uuid))
@@ -140,7 +141,7 @@ class Presence:
         device = self._queue.device
         try:
             known = ceilings.kept(default_work_dir(), device)
-            if known is None and device == "cuda":
+            if known is None and is_accelerator(device):
                 known = ceilings.ceilings(default_work_dir(), device)
         except EvaluatorError as error:
             _log.warning("the ceilings of this device could not be measured: %s", error)

@@ -17,6 +17,7 @@ from agent.job import judge_candidate, run_job
 from agent.redaction import known_secrets
 from agent.spec import JobOutcome, JobSpec
 from evaluator.client import Referee
+from evaluator.devices import is_accelerator
 from evaluator.errors import SandboxUnavailable, is_disk_trouble
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import as_json
@@ -205,7 +206,7 @@ class Runner:
 
     def _judge_for(self, owner_id: str | None) -> JobReferee:
         """Return a job's referee whose turns count toward the user's usage."""
-        measure = "gpu_seconds" if self._queue.device == "cuda" else "cpu_seconds"
+        measure = "gpu_seconds" if is_accelerator(self._queue.device) else "cpu_seconds"
 
         def used(elapsed_s: float) -> None:
             if owner_id is None:
