@@ -1,4 +1,4 @@
-"""One complete job per origin and task: what each origin alone brings, at shapes that nobody had seen, and what it costs.
+"""One complete job per origin and task: what each origin alone brings, at unseen shapes, and what it costs.
 
     python -m benchmarks.origins --work out/origins --tasks row_sum
     python -m benchmarks.origins --device cuda --index 0 --work out/origins --seconds-total 530
@@ -12,7 +12,7 @@ draws; the held-out ones are drawn once per task from fresh randomness, and no p
 being first, and what a job spent on baselines is told apart.
 
 Everything lies in the work folder and is kept as it comes: run the same command again and it goes on, in the middle of a job if
-need be. Several GPUs of a host share a work folder; each takes the next task that nobody has, those first that it has begun. So do
+need be. Several GPUs of a host share a work folder; each takes the next free task, those first that it has begun. So do
 several processes on one GPU, of which each must know how many they are (`--seat`): most of a job's time goes into compiling. A
 job of `batch` ends with requests in `jobs/TASK.batch/batch/requests.jsonl` until `--answers` has theirs.
 """
@@ -133,7 +133,7 @@ class Runs:
         write_whole(self.work / f"piece-{self.report['piece']}.json", self.report)
 
     def task(self, name: str, first: int) -> None:
-        """All jobs of a task that nobody has brought to an end; ``first`` says which origin begins."""
+        """All jobs of a task that are not finished; ``first`` says which origin begins."""
         origins = self.settings.origins
         turn = first % len(origins)
         known = {(row["task"], row["origin"]) for row in rows_in([self.work]) if row["state"] in FINAL}

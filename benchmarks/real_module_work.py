@@ -50,7 +50,7 @@ class Report:
         return len(self.content["sessions"]) - 1
 
     def know(self, facts: dict[str, Any]) -> None:
-        """The device's facts, from whoever has it open."""
+        """The device's facts, from the process that has it open."""
         self.content["sessions"][-1]["environment"] |= facts
 
     def save(self) -> None:

@@ -312,7 +312,7 @@ def print_batch(title: str, found: dict[str, Any], console: Console) -> None:
     console.print(table)
     console.print(
         f"{found['judged']} of {found['candidates']} in {found['elapsed_s']:.0f} s: {found['per_minute']:.1f} a minute in "
-        f"all, {found['per_minute_warm']:.1f} after the first {found['warm_at_s']:.0f} s; somebody held the clock for "
+        f"all, {found['per_minute_warm']:.1f} after the first {found['warm_at_s']:.0f} s; the clock was held for "
         f"{100 * found['clock_share']:.0f} % of the time; {found['verdicts']}",
         highlight=False,
     )

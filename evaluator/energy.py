@@ -213,7 +213,7 @@ def summarized(
         windows: at least one.
         idle: power of the idle device, in watts.
         counter: what was read.
-        harness_joules: above idle, what whoever measures uses for each call; taken off.
+        harness_joules: above idle, what the measuring process uses for each call; taken off.
         call_us: what a call really takes, where the device also waited between calls; idle power counts for so long then.
 
     Raises:

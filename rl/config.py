@@ -114,7 +114,7 @@ class FleetPart(Part):
         patience_s: how long a verdict is waited for, waiting for a turn among others not counted.
         tries: how often an evaluation that failed for reasons of ours is begun.
         step_s: how long all rewards of a step may take together; what has not come then is None.
-        dead_steps: how often a step about which nobody answers is asked, and how many steps in a row without any verdict may
+        dead_steps: how often a step without any answer is asked, and how many steps in a row without any verdict may
             follow each other, before training stops, to be resumed.
         machine: type of machine that rewards are for, as verdicts say it; without it that of this machine's referees, or of a
             service's first verdict.

@@ -64,7 +64,7 @@ def digest(work_dir: Path, kind: str) -> str | None:
 
 
 def ceilings(work_dir: Path, kind: str, *, fresh: bool = False) -> dict[str, Any]:
-    """The ceilings of a device, measured now if nobody did before or if asked to (half a minute on a GPU, 15 s on two cores).
+    """The ceilings of a device, measured now if they are not known or if asked to (half a minute on a GPU, 15 s on two cores).
 
     Args:
         work_dir: the referee's work folder.
@@ -81,7 +81,7 @@ def ceilings(work_dir: Path, kind: str, *, fresh: bool = False) -> dict[str, Any
     environment = measured_on(device)
     with DeviceLock(str(environment["gpu_uuid"] or "cpu")).exclusive():
         found = None if fresh else kept(work_dir, kind)
-        if found is not None:  # somebody measured while we waited
+        if found is not None:  # another process measured them while this one waited
             return found
         started = time.monotonic()
         measured = _measure(kind)

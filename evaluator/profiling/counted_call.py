@@ -96,7 +96,7 @@ def _run(path: str, request: dict[str, Any]) -> str:
             )
             running.wait(request["deadline_s"])
         except subprocess.TimeoutExpired:
-            # Left to the referee, which ends every process in here: one tier lets nobody signal another.
+            # Left to the referee, which ends every process in here: in one tier no process may signal another.
             return "late"
         except OSError as error:
             printed.write(f"==ERROR== {error.strerror}\n".encode())

@@ -23,7 +23,7 @@ from evaluator.integrity.static import clean
 from evaluator.profiling.counted_call import MOST_TEXT, PROGRAM
 from evaluator.roles.tool_run import RunsTools, ToolResult
 
-#: The device is nobody else's meanwhile.
+#: The device is not shared meanwhile.
 DEADLINE_S = 60.0
 #: Each launch is replayed some ten times; a call of hundreds would take minutes and say little more.
 MOST_LAUNCHES = 32
@@ -109,7 +109,7 @@ def _newest_first(folder: Path, pattern: str) -> list[Path]:
 
 
 def refusal(parameters: Path = _PARAMETERS) -> str:
-    """Why NVIDIA's driver lets the sandbox read no counters, or "" if it may: nobody is an administrator in there."""
+    """Why NVIDIA's driver lets the sandbox read no counters, or "" if it may: the sandbox has no administrator."""
     try:
         text = parameters.read_text(encoding="utf-8", errors="replace")
     except OSError:

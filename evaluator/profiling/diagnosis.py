@@ -39,7 +39,7 @@ class Roof:
     def __init__(self, rates: Mapping[str, Any]) -> None:
         self._rates = rates
         caches = [rates[f"l{level}_bytes_per_s"] for level in (4, 3, 2) if rates.get(f"l{level}_bytes_per_s")]
-        # Reading alone can be faster than copying, and nobody may be told that more is impossible.
+        # Reading alone can be faster than copying, so the report must not call more impossible.
         self._dram = max(float(rates["dram_bytes_per_s"]), float(rates.get("dram_read_bytes_per_s") or 0.0))
         # A shared cache can be slower than its share of memory where few cores run.
         self._cache = max(self._dram, float(caches[0]) if caches else 0.0)

@@ -23,7 +23,7 @@ def _add(sign: float) -> Handler:
 
 
 def _add_in_place(reader: Reader, node: Node) -> Value:
-    """An addition into a tensor that nobody else sees, as torch's own RMSNorm does it."""
+    """An addition into a tensor that nothing else sees, as torch's own RMSNorm does it."""
     target = node.arguments[0]
     if not isinstance(target, Ref) or reader.uses[target.node] != 1:
         raise NotRowwise("a tensor is changed that is used elsewhere")

@@ -33,7 +33,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Call:
-    """A function of linear forms: exp, log, tanh, sigmoid, erf, relu, mean, max, softmax, or one that nobody knows."""
+    """A function of linear forms: exp, log, tanh, sigmoid, erf, relu, mean, max, softmax, or an unknown one."""
 
     function: str
     arguments: tuple[Linear, ...]

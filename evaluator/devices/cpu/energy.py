@@ -12,7 +12,7 @@ _POWERCAP = Path("/sys/class/powercap")
 
 
 class RaplCounter:
-    """All packages of the CPU, whoever uses them; memory is not counted.
+    """All packages of the CPU, all their users together; memory is not counted.
 
     Args:
         zones: folders of the packages.

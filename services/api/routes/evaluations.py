@@ -73,7 +73,7 @@ def get_evaluation(evaluation_id: str, database: DatabaseDep) -> EvaluationView:
 
 @router.post("/evaluations/{evaluation_id}/cancel", status_code=202)
 def cancel_evaluation(evaluation_id: str, database: DatabaseDep) -> EvaluationView:
-    """Stop an evaluation that nobody waits for any more; asking twice, or asking one that has ended, changes nothing."""
+    """Stop an evaluation that is no longer wanted; asking twice, or asking one that has ended, changes nothing."""
     with database.uncommitted() as session:
         endings.cancel_evaluation(session, evaluation_id)
         return read.get_evaluation(session, evaluation_id)
