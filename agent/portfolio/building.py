@@ -131,7 +131,7 @@ def build_portfolio(
     standing_in = _best_deployable(table)
     always = () if standing_in is None or most <= 2 else (standing_in,)
     chosen = cover(table, most, always)
-    members = list(chosen.members) or [int(np.argmax(table.weights @ table.filled))]
+    members = list(chosen.members) or [int(np.argmax(table.weights @ table.expected))]
     # A candidate that is no faster than the members is useful only if it needs less energy.
     thrifty = [
         column
@@ -177,7 +177,7 @@ def build_portfolio(
 
 def _best_deployable(table: Table) -> int | None:
     """The deployable baseline that is fastest over all shapes, if it beats the plain reference by more than 1 %."""
-    means = table.weights @ table.filled
+    means = table.weights @ table.expected
     reference = float(table.weights @ table.reference)
     columns = [column for column in range(len(table.entries)) if table.deployable(column)]
     best = max(columns, key=lambda column: (means[column], -table.entries[column].order), default=None)

@@ -39,14 +39,14 @@ def cover(table: Table, most: int = MOST_MEMBERS, always: Sequence[int] = ()) ->
         most: maximum number of members, including the reference.
         always: columns to start with.
     """
-    filled = table.filled
+    expected = table.expected
     members = list(always)
     while len(members) + 1 < most:
-        best = _next(table, filled, members)
+        best = _next(table, expected, members)
         if best is None:
             break
         members.append(best)
-    return Cover(tuple(members), _marginal(table, filled, members))
+    return Cover(tuple(members), _marginal(table, expected, members))
 
 
 def covering(entries: Sequence[Entry]) -> list[Entry]:
@@ -54,13 +54,13 @@ def covering(entries: Sequence[Entry]) -> list[Entry]:
     return [entries[column] for column in cover(tabulate(entries)).members] if entries else []
 
 
-def _next(table: Table, filled: Array, members: Sequence[int]) -> int | None:
-    now = _best(table, filled, members)
+def _next(table: Table, gains: Array, members: Sequence[int]) -> int | None:
+    now = _best(table, gains, members)
     lifts: list[tuple[float, int]] = []
-    for column in range(filled.shape[1]):
+    for column in range(gains.shape[1]):
         if column in members:
             continue
-        then = np.maximum(now, filled[:, column])
+        then = np.maximum(now, gains[:, column])
         lift = _mean(table, then) - _mean(table, now)
         if lift >= _LIFT_MEAN or _p5(table, then) - _p5(table, now) >= _LIFT_P5:
             lifts.append((lift, column))
@@ -71,19 +71,19 @@ def _next(table: Table, filled: Array, members: Sequence[int]) -> int | None:
     return min(near, key=lambda column: (table.entries[column].lines, table.entries[column].order))
 
 
-def _marginal(table: Table, filled: Array, members: Sequence[int]) -> tuple[float, ...]:
-    now = _mean(table, _best(table, filled, members))
+def _marginal(table: Table, gains: Array, members: Sequence[int]) -> tuple[float, ...]:
+    now = _mean(table, _best(table, gains, members))
     found = []
-    for column in range(filled.shape[1]):
+    for column in range(gains.shape[1]):
         others = [member for member in members if member != column]
-        then = _mean(table, _best(table, filled, [*others, column] if column not in members else others))
+        then = _mean(table, _best(table, gains, [*others, column] if column not in members else others))
         found.append(now - then if column in members else then - now)
     return tuple(max(value, 0.0) for value in found)
 
 
-def _best(table: Table, filled: Array, members: Sequence[int]) -> Array:
+def _best(table: Table, gains: Array, members: Sequence[int]) -> Array:
     """Log speedup of the best member or the reference at each shape."""
-    columns = [filled[:, member] for member in members]
+    columns = [gains[:, member] for member in members]
     best: Array = np.maximum.reduce([table.reference, *columns])
     return best
 

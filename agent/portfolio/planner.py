@@ -71,7 +71,7 @@ def next_timings(entries: Sequence[Entry], further: Sequence[Mapping[str, Any]],
 def _ranked(table: Table) -> tuple[list[int], int]:
     """Columns, those of the cover first and the rest by marginal gain, and the size of the cover (at least 1)."""
     found = cover(table)
-    means = table.weights @ table.filled
+    means = table.weights @ table.expected
     order = sorted(
         (column for column in range(len(table.entries)) if column not in found.members),
         key=lambda column: (-found.marginal[column], -float(means[column]), table.entries[column].order),

@@ -59,6 +59,21 @@ class Table:
                 filled[missing, column] = np.minimum(self.reference[missing], own)
         return filled
 
+    @property
+    def expected(self) -> Array:
+        """`filled` with noisy gains moved toward the candidate's mean, as far as their errors exceed its spread over shapes.
+
+        A choice among many noisy gains picks the luckiest: a shape measured as 1.5x [0.4, 4.3] would be worth more than one
+        measured as 1.2x [1.15, 1.25]. The normal model with DerSimonian and Laird's estimate of the spread; gains measured to
+        a few percent stay as they are.
+        """
+        expected = self.filled
+        for column in range(expected.shape[1]):
+            known = ~np.isnan(self.gains[:, column])
+            if known.sum() > 1:
+                expected[known, column] = _shrunk(self.gains[known, column], self.errors[known, column])
+        return expected
+
     def deployable(self, column: int) -> bool:
         """Whether an entry is a standard way to run the reference: a compiler mode or a CUDA graph."""
         return self.entries[column].candidate.origin == "compiler"
@@ -121,6 +136,19 @@ def bounds(
     effective = 1 / float(shares @ shares)
     spread = float(shares @ (gains - mean) ** 2) * gains.size / (gains.size - 1)
     return mean, mean - _Z975 * max(error, math.sqrt(spread / effective))
+
+
+def _shrunk(gains: Array, errors: Array) -> Array:
+    """Each gain's expectation, given the others."""
+    certainty = np.maximum(errors, 1e-4) ** -2.0
+    mean = float(certainty @ gains / certainty.sum())
+    excess = float(certainty @ (gains - mean) ** 2) - (len(gains) - 1)
+    spread = max(excess, 0.0) / float(certainty.sum() - certainty @ certainty / certainty.sum())
+    if spread > 0:
+        mean = float((errors**2 + spread) ** -1.0 @ gains / ((errors**2 + spread) ** -1.0).sum())
+    share = spread / (spread + errors**2)
+    moved: Array = mean + share * (gains - mean)
+    return moved
 
 
 def reference_errors(table: Table) -> Array:

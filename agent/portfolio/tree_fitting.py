@@ -90,9 +90,9 @@ class TreeFitter:
         gains = np.column_stack([table.reference, table.gains[:, self._members]])
         errors = np.column_stack([self._reference_errors, table.errors[:, self._members]])
         slower = gains + _Z975 * errors < _CONFIDENTLY_SLOWER  # False for NaN, where nothing was timed
-        filled = np.column_stack([table.reference, table.filled[:, self._members]])
+        expected = np.column_stack([table.reference, table.expected[:, self._members]])
         #: Log speedup minus penalty at each shape; the first column is the reference.
-        self._worth = filled - _BROKEN_PROMISE * slower
+        self._worth = expected - _BROKEN_PROMISE * slower
         self._lookahead = Lookahead(self._values, self._worth * table.weights[:, None], self._features)
 
     def grow(self) -> Node:

@@ -96,6 +96,14 @@ def test_nothing_is_delivered_that_is_slower_than_the_reference() -> None:
     assert build_portfolio([], domain(), ("n",)) is None
 
 
+def test_one_lucky_shape_with_a_wide_interval_makes_no_choice() -> None:
+    compiled = entry("compiled", 1.1, origin="compiler", speedups=[0.99] * 5 + [2.0], eager=1.0)
+    assert built([compiled]).winner is compiled  # twice as fast at one shape, for certain
+    *rest, last = compiled.verdict.shapes
+    lucky = replace(compiled.verdict, shapes=(*rest, replace(last, ci95=(0.5, 8.0))))
+    assert build_portfolio([replace(compiled, verdict=lucky)], domain(), ["n"]) is None
+
+
 def test_a_leaf_needs_a_lower_bound_above_one() -> None:
     """1.05x on average, give or take 20 %: the reference, which is the best baseline, is not given up for that."""
     noisy = entry("noisy", 1.05, speedups=[1.05] * 6, eager=1.0, error=0.2)
@@ -273,7 +281,8 @@ def test_what_each_candidate_brings_is_told() -> None:
     told = built([big, small, nothing], most=3).told()
     gains = {gain["label"]: gain for gain in told["gains"]}
     # Without `small` its two shapes go from 1.4x and 1.5x to what `big` or the reference does there: 0.6x and 0.7x.
-    assert gains["small"]["ratio"] == pytest.approx(((1.4 / 0.6) * (1.5 / 0.7)) ** (1 / 6))
+    # (Their intervals of 0.5 % move the gains toward the mean a little.)
+    assert gains["small"]["ratio"] == pytest.approx(((1.4 / 0.6) * (1.5 / 0.7)) ** (1 / 6), rel=1e-3)
     assert gains["nothing"] == {**gains["nothing"], "member": False, "ratio": 1.0}
     assert [rule["runs"] for rule in told["rules"]] == ["small", "big"]
     assert told["rules"][0]["where"] == "n <= 256"
