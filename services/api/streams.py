@@ -26,7 +26,7 @@ from services.db.session import Database
 from services.users.keys import is_valid
 
 _log = logging.getLogger(__name__)
-LOOK_EVERY_S = 0.5
+LOOK_EVERY_S = 1.0
 ASK_EACH_EVERY_S = 10.0
 ASK_KEYS_EVERY_S = 2.5
 MOST_OF_ONE = 600
