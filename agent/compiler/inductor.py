@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from agent.errors import ProposalFailed
 from evaluator.devices import is_accelerator
 
 if TYPE_CHECKING:
+    from agent.proposing import ProposalContext
     from evaluator.client import Referee
     from evaluator.sources import TaskSource
 
@@ -32,7 +33,32 @@ _PROGRAM = Path(__file__).parent / "sandboxed" / "capture_program.py"
 
 
 def inductor_source(referee: Referee, task: TaskSource, dims: Mapping[str, Any], device: str) -> str:
-    """Make the candidate file of a task in a disposable sandboxed process.
+    """The candidate file of a task: `captured`, then `assemble`, with their errors."""
+    return assemble(captured(referee, task, dims, device), task.source, task.name)
+
+
+def kept_capture(context: ProposalContext) -> str:
+    """`captured` for a job: its text, or why there is none, is stored as a step, since two proposers use it.
+
+    Raises:
+        ProposalFailed: see `captured`.
+    """
+    step = f"compiler.capture.{context.device}"
+    kept = context.store.step(step)
+    if not isinstance(kept, dict):
+        try:
+            data = captured(context.referee, context.task, context.description.dims, context.device)
+            kept = {"capture": data.decode()}
+        except (ProposalFailed, UnicodeDecodeError) as error:
+            kept = {"reason": str(error)}
+        context.store.finish_step(step, kept)
+    if "capture" not in kept:
+        raise ProposalFailed(kept["reason"])
+    return str(kept["capture"])
+
+
+def captured(referee: Referee, task: TaskSource, dims: Mapping[str, Any], device: str) -> bytes:
+    """What the capture program writes about a task in a disposable sandboxed process; untrusted, for `assemble`.
 
     Args:
         referee: its sandbox runs the compiler.
@@ -58,22 +84,35 @@ def inductor_source(referee: Referee, task: TaskSource, dims: Mapping[str, Any],
     if data is None:
         last = (result.stderr.strip().splitlines() or ["it wrote nothing"])[-1][:300]
         raise ProposalFailed(f"asking for the compiler's code ended with {result.status}: {last}")
-    return assemble(data, task.source, task.name)
-
-
-def assemble(data: bytes, reference: str, title: str) -> str:
-    """Build the candidate file from the capture program's output; the same bytes give the same text.
-
-    Raises:
-        ProposalFailed: see `inductor_source`.
-    """
     if len(data) > _MAX_CAPTURE_BYTES:
         raise ProposalFailed(f"the capture has {len(data)} bytes, more than {_MAX_CAPTURE_BYTES}")
+    return data
+
+
+def assemble(
+    data: bytes | str,
+    reference: str,
+    title: str,
+    words: str = ": the code that torch.compile generates.",
+    changed: Callable[[str], str] = str,
+) -> str:
+    """Build the candidate file from the capture program's output; the same bytes give the same text.
+
+    Args:
+        data: the output of `captured`.
+        reference: source of the task.
+        title: name of the task.
+        words: follow it in the file's docstring.
+        changed: edits Inductor's module.
+
+    Raises:
+        ProposalFailed: the compiler's code is not self-contained, or the capture has another form.
+    """
     try:
         found = json.loads(data)
         if "error" in found:
             raise ProposalFailed(str(found["error"])[:400])
-        module = str(found["module"])
+        module = changed(str(found["module"]))
         bound = {name for statement in ast.parse(module).body for name in bound_names(statement)}
         section = cut_apart(reference, {*bound, "ModelNew", "STATE", "applies", "attrgetter", "inspect"})
         forward = forward_of(section.text)
@@ -92,7 +131,7 @@ def assemble(data: bytes, reference: str, title: str) -> str:
         )
     except (AttributeError, KeyError, RecursionError, SyntaxError, TypeError, ValueError) as error:
         raise ProposalFailed(f"the capture has another form: {type(error).__name__}: {error}") from error
-    head = titled(title, ": the code that torch.compile generates.")
+    head = titled(title, words)
     imports = "import inspect\nfrom operator import attrgetter"
     whole = joined([head, imports, module, without_docstring(section.text), model])
     return cut_apart(

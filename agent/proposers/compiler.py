@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agent.candidates import Candidate
-from agent.compiler.inductor import LABELS, NOTE, inductor_source
+from agent.compiler.inductor import LABELS, NOTE, assemble, kept_capture
 from agent.errors import ProposalFailed
 from agent.proposing import ProposalContext
 
@@ -22,17 +22,10 @@ class CompilerProposer:
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
         """Yield at most one candidate; if there is none, emit an event with the reason. A resume reuses the stored result."""
         label = LABELS[context.device]
-        step = f"compiler.extract.{label}"
-        answer = context.store.step(step)
-        if not isinstance(answer, dict):
-            dims = context.description.dims
-            try:
-                answer = {"source": inductor_source(context.referee, context.task, dims, context.device)}
-            except ProposalFailed as error:
-                answer = {"reason": str(error)}
-            context.store.finish_step(step, answer)
-        if "source" in answer:
-            yield Candidate(answer["source"], self.origin, label, note=NOTE)
-        else:
-            said = {"origin": self.origin, "label": label, "skipped": answer["reason"]}
+        try:
+            source = assemble(kept_capture(context), context.task.source, context.task.name)
+        except ProposalFailed as error:
+            said = {"origin": self.origin, "label": label, "skipped": str(error)}
             context.store.event("candidate.proposed", said)
+        else:
+            yield Candidate(source, self.origin, label, note=NOTE)

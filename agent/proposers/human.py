@@ -1,8 +1,9 @@
 """Candidates from the library of hand-written kernels: origin `human`.
 
 A catalog task with its own library kernel is recognized by its text. Any other module is traced in the sandbox and its
-formula compared with those of the library; a matching kernel is written out with the module's own names. A module that the
-library does not recognize yields nothing.
+formula compared with those of the library; a matching kernel is written out with the module's own names. On a GPU, the
+products and convolutions of the compiler's code are replaced by the library's (`agent.kernels`). A module with neither yields
+nothing.
 """
 
 from __future__ import annotations
@@ -12,16 +13,22 @@ from functools import cache
 from pathlib import Path
 
 from agent.candidates import Candidate
-from agent.library.assemble import CannotAssemble, assemble
+from agent.compiler.inductor import assemble, kept_capture
+from agent.errors import ProposalFailed
+from agent.kernels.writing import with_library
+from agent.library.assemble import CannotAssemble
+from agent.library.assemble import assemble as assemble_match
 from agent.library.by_task import find_task_kernel
 from agent.library.find import find_matches
 from agent.library.match.canonical import NotRowwise
 from agent.library.match.graph import BadGraph, Traced, read_graphs
 from agent.memory.features import FEATURES_STEP, features_of
 from agent.proposing import ProposalContext
+from evaluator.devices import is_accelerator
 
 TRACE_DEADLINE_S = 120.0
 _STEP = "library.match"
+LIBRARY_IN_CODE = "library products"
 
 
 @cache
@@ -43,6 +50,28 @@ class HumanProposer:
         if context.store.step(_STEP) is None:
             context.store.finish_step(_STEP, {"kernels": [c.label for c in candidates], "reason": reason})
         yield from candidates
+        if is_accelerator(context.device):
+            yield from self._in_generated_code(context)
+
+    def _in_generated_code(self, context: ProposalContext) -> Iterator[Candidate]:
+        """The compiler's code with the library's products and convolutions."""
+        operations: tuple[str, ...] = ()
+
+        def changed(module: str) -> str:
+            nonlocal operations
+            text, operations = with_library(module)
+            return text
+
+        words = ": the code that torch.compile generates, with our products and convolutions."
+        try:
+            source = assemble(kept_capture(context), context.task.source, context.task.name, words, changed)
+        except ProposalFailed as error:
+            said = {"origin": self.origin, "label": LIBRARY_IN_CODE, "skipped": str(error)}
+            context.store.event("candidate.proposed", said)
+            return
+        if operations:
+            note = f"library kernels for {', '.join(operations)} in the code that torch.compile generates"
+            yield Candidate(source, self.origin, LIBRARY_IN_CODE, note=note)
 
     def _match(self, context: ProposalContext) -> tuple[list[Candidate], str]:
         kernel = find_task_kernel(context.task.source, context.device)
@@ -65,7 +94,7 @@ class HumanProposer:
                     reason = f"the library has {match.exemplar.name} for another device only"
                     continue
                 try:
-                    source = assemble(match, context.device, context.task.source)
+                    source = assemble_match(match, context.device, context.task.source)
                 except CannotAssemble as error:
                     reason = f"{match.exemplar.name} fits, but {error}"
                     continue

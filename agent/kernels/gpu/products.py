@@ -1,0 +1,212 @@
+"""Products of float32 matrices by three float16 tensor-core products, at float32 accuracy or better.
+
+Each operand is cut into blocks of 256 along the summed dimension. A block of a row is scaled by a power of two (exactly) and split
+into a high and a low float16 part, which together hold 22 bits. Of the four products of parts the three larger are summed, small
+ones first. The tensor core truncates when it adds, so each block is summed from zero and added to the float32 result by an
+ordinary, rounding addition that also applies the blocks' scales. Tiles with values that no scale can hold (Inf, NaN, beyond 2^75)
+are computed again by float32 multiply-adds, which puts Inf and NaN where they belong.
+
+Sizes below the crossover go to cuBLAS.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+STEP_K = 64  # of the main kernel's loop
+BLOCK_K = 256  # one scale and one float32 addition
+FLAG_ROWS = 128  # rows that are computed again together
+LARGEST_BITS = tl.constexpr((75 + 127) << 23)  # of 2^75, as a float32's bits
+TILE = 128
+
+
+@triton.jit
+def scale_exponent(bits):
+    """Exponent of the largest magnitude, given as a float32's bits, and whether a scale exists for it."""
+    fits = bits < LARGEST_BITS
+    exponent = tl.maximum((bits >> 23) - 127, -112)
+    return tl.where(fits & (bits > 0), exponent, 0), fits
+
+
+@triton.jit
+def power_of_two(exponent):
+    """2^exponent as a float32, exactly; -126 to 127."""
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit(do_not_specialize=["rows", "ks"])
+def _split(x_ptr, high_ptr, low_ptr, scale_ptr, flag_ptr, rows, ks, padded, batch_stride, row_stride, k_stride,
+           ROWS: tl.constexpr, BLOCK: tl.constexpr, FLAG_ROWS: tl.constexpr):  # fmt: skip
+    """One block of k of some rows: scaled, in two parts, with k contiguous."""
+    batch, k_block = tl.program_id(1), tl.program_id(2)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    k = k_block * BLOCK + tl.arange(0, BLOCK)
+    there = (row < rows)[:, None] & (k < ks)[None, :]
+    offsets = row.to(tl.int64)[:, None] * row_stride + k.to(tl.int64)[None, :] * k_stride
+    x = tl.load(x_ptr + batch.to(tl.int64) * batch_stride + offsets, mask=there, other=0.0)
+    bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    largest = tl.max(bits, axis=1)  # NaN is above Inf
+    exponent, fits = scale_exponent(largest)
+    scaled = x * power_of_two(13 - exponent)[:, None]
+    high = scaled.to(tl.float16)
+    low = (scaled - high.to(tl.float32)).to(tl.float16)
+    to = (batch.to(tl.int64) * rows + row)[:, None] * padded + k[None, :]
+    written = (row < rows)[:, None] & (k < padded)[None, :]
+    tl.store(high_ptr + to, high, mask=written)
+    tl.store(low_ptr + to, low, mask=written)
+    all_rows = rows.to(tl.int64) * tl.num_programs(1)
+    tl.store(
+        scale_ptr + k_block * all_rows + batch * rows + row, power_of_two(exponent - 13), mask=row < rows
+    )
+    if tl.max((~fits).to(tl.int32)) > 0:
+        tl.store(flag_ptr + batch * tl.cdiv(rows, FLAG_ROWS) + row // FLAG_ROWS, 1, mask=(row < rows) & ~fits)
+
+
+@triton.jit
+def _tile_of(tile, m_tiles, n_tiles, GROUP: tl.constexpr):
+    """Row and column of a tile, in an order that keeps operands in L2, and its batch."""
+    per_batch = m_tiles * n_tiles
+    batch = tile // per_batch
+    tile %= per_batch
+    group = tile // (GROUP * n_tiles)
+    first = group * GROUP
+    size = tl.minimum(m_tiles - first, GROUP)
+    return batch, first + (tile % (GROUP * n_tiles)) % size, (tile % (GROUP * n_tiles)) // size
+
+
+@triton.jit(do_not_specialize=["batches", "m", "n", "ks"])
+def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks, alpha, beta,
+              out_batch, out_row, out_col, bias_batch, bias_row, bias_col,
+              HAS_BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr):  # fmt: skip
+    m_tiles, n_tiles = tl.cdiv(m, BM), tl.cdiv(n, BN)
+    a_rows, b_rows = batches.to(tl.int64) * m, batches.to(tl.int64) * n
+    for tile in tl.range(tl.program_id(0), batches * m_tiles * n_tiles, tl.num_programs(0)):
+        batch, m_tile, n_tile = _tile_of(tile, m_tiles, n_tiles, GROUP)
+        row, col = m_tile * BM + tl.arange(0, BM), n_tile * BN + tl.arange(0, BN)
+        a_row, b_row = batch * m + m_tile * BM, batch * n + n_tile * BN
+        total = tl.zeros((BM, BN), dtype=tl.float32)
+        part = tl.zeros((BM, BN), dtype=tl.float32)
+        steps = tl.cdiv(ks, STEP)
+        for step in tl.range(0, steps):
+            k = step * STEP
+            ah, al = a_high.load([a_row, k]), a_low.load([a_row, k])
+            bh, bl = b_high.load([b_row, k]).T, b_low.load([b_row, k]).T
+            part = tl.dot(al, bh, part)
+            part = tl.dot(ah, bl, part)
+            part = tl.dot(ah, bh, part)
+            if (k + STEP) % BLOCK == 0 or step == steps - 1:
+                block = k // BLOCK
+                a_scale = tl.load(a_scale_ptr + block * a_rows + batch * m + row, mask=row < m, other=0.0)
+                b_scale = tl.load(b_scale_ptr + block * b_rows + batch * n + col, mask=col < n, other=0.0)
+                total += part * (a_scale[:, None] * b_scale[None, :])
+                part = tl.zeros((BM, BN), dtype=tl.float32)
+        there = (row < m)[:, None] & (col < n)[None, :]
+        row, col = row.to(tl.int64), col.to(tl.int64)
+        total *= alpha
+        if HAS_BIAS:
+            at = batch.to(tl.int64) * bias_batch + row[:, None] * bias_row + col[None, :] * bias_col
+            total += beta * tl.load(bias_ptr + at, mask=there, other=0.0)
+        tl.store(
+            out_ptr + batch.to(tl.int64) * out_batch + row[:, None] * out_row + col[None, :] * out_col,
+            total,
+            mask=there,
+        )
+
+
+@triton.jit(do_not_specialize=["m", "n", "ks"])
+def _mend(a_ptr, b_ptr, a_flag_ptr, b_flag_ptr, bias_ptr, out_ptr, m, n, ks, alpha, beta, a_batch, a_row, a_k, b_batch, b_k, b_col,
+          out_batch, out_row, out_col, bias_batch, bias_row, bias_col,
+          HAS_BIAS: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr):  # fmt: skip
+    """Computes tiles with flagged rows or columns again, by float32 multiply-adds."""
+    batch = tl.program_id(2).to(tl.int64)
+    a_flag = tl.load(a_flag_ptr + batch * tl.cdiv(m, TILE) + tl.program_id(0))
+    b_flag = tl.load(b_flag_ptr + batch * tl.cdiv(n, TILE) + tl.program_id(1))
+    if (a_flag | b_flag) != 0:
+        for part_m in range(0, TILE, PART):
+            for part_n in range(0, TILE, PART):
+                row = (tl.program_id(0) * TILE + part_m + tl.arange(0, PART)).to(tl.int64)
+                col = (tl.program_id(1) * TILE + part_n + tl.arange(0, PART)).to(tl.int64)
+                total = tl.zeros((PART, PART), dtype=tl.float32)
+                for first in range(0, ks, 16):
+                    k = (first + tl.arange(0, 16)).to(tl.int64)
+                    a = tl.load(a_ptr + batch * a_batch + row[:, None] * a_row + k[None, :] * a_k,
+                                mask=(row < m)[:, None] & (k < ks)[None, :], other=0.0)  # fmt: skip
+                    b = tl.load(b_ptr + batch * b_batch + k[:, None] * b_k + col[None, :] * b_col,
+                                mask=(k < ks)[:, None] & (col < n)[None, :], other=0.0)  # fmt: skip
+                    total = tl.dot(a, b, total, input_precision="ieee")
+                there = (row < m)[:, None] & (col < n)[None, :]
+                total *= alpha
+                if HAS_BIAS:
+                    at = batch * bias_batch + row[:, None] * bias_row + col[None, :] * bias_col
+                    total += beta * tl.load(bias_ptr + at, mask=there, other=0.0)
+                tl.store(
+                    out_ptr + batch * out_batch + row[:, None] * out_row + col[None, :] * out_col,
+                    total,
+                    mask=there,
+                )
+
+
+class Parts:
+    """An operand (batch, rows, k) in two float16 parts.
+
+    Attributes:
+        high, low: (batch * rows, k padded to a multiple of 8) float16.
+        scale: (blocks of k, batch * rows) float32, what a product of the parts is multiplied by.
+        flag: (batch, groups of rows) int32, not zero where rows must be computed in float32.
+    """
+
+    def __init__(self, x):
+        batches, rows, ks = x.shape
+        padded, blocks = -(-ks // 8) * 8, -(-ks // BLOCK_K)
+        self.high, self.low = torch.empty((2, batches * rows, padded), dtype=torch.float16, device=x.device)
+        self.scale = torch.empty((blocks, batches * rows), dtype=torch.float32, device=x.device)
+        self.flag = torch.zeros((batches, -(-rows // FLAG_ROWS)), dtype=torch.int32, device=x.device)
+        step = 8 if x.stride(2) == 1 else 32
+        _split[(-(-rows // step), batches, blocks)](
+            x, self.high, self.low, self.scale, self.flag, rows, ks, padded, *x.stride(),
+            ROWS=step, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS,
+        )  # fmt: skip
+
+    def tiles(self):
+        """Descriptors of both parts for the copy engine."""
+        return [TensorDescriptor.from_tensor(part, [TILE, STEP_K]) for part in (self.high, self.low)]
+
+
+def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
+    """out = alpha * a @ b + beta * bias for a (batch, m, k), b (batch, k, n), bias that expands to out; all float32."""
+    batches, m, ks = a.shape
+    n = b.shape[2]
+    left, right = Parts(a), Parts(b.transpose(1, 2))
+    bias_view = out if bias is None else bias.expand(out.shape)
+    tiles = batches * -(-m // TILE) * -(-n // TILE)
+    where = (*out.stride(), *bias_view.stride())
+    _multiply[(min(tiles, processors(a.device)),)](
+        *left.tiles(), *right.tiles(), left.scale, right.scale, bias_view, out, batches, m, n, ks, alpha, beta, *where,
+        HAS_BIAS=bias is not None, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8, num_stages=3,
+    )  # fmt: skip
+    _mend[(-(-m // FLAG_ROWS), -(-n // FLAG_ROWS), batches)](
+        a, b, left.flag, right.flag, bias_view, out, m, n, ks, alpha, beta, *a.stride(), *b.stride(), *where,
+        HAS_BIAS=bias is not None, TILE=FLAG_ROWS, PART=32,
+    )  # fmt: skip
+    return out
+
+
+def processors(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+def product_pays(batches, m, n, ks, device):
+    """Whether three float16 products are faster than cuBLAS in float32, by rates measured on an H100.
+
+    cuBLAS: 50 TFLOP/s or 2.5 TB/s. Here: 12 bytes of traffic per operand element at 2.4 TB/s, then whole rounds of tiles at
+    160 TFLOP/s, and 30 us of launches.
+    """
+    if min(m, n, ks) < 64:
+        return False
+    units = processors(device)
+    operands = batches * ks * (m + n)
+    cublas_s = max(2 * batches * m * n * ks / 50e12, 4 * (operands + batches * m * n) / 2.5e12)
+    rounds = -(-batches * -(-m // TILE) * -(-n // TILE) // units)
+    ours_s = 12 * operands / 2.4e12 + rounds * units * 2 * TILE * TILE * ks / 160e12 + 30e-6
+    return ours_s < 0.95 * cublas_s

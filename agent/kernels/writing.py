@@ -1,0 +1,47 @@
+"""Puts the library's kernels into generated code: one self-contained text that calls them in place of cuBLAS and cuDNN."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+_FOLDER = Path(__file__).resolve().parent / "gpu"
+_FILES = ("products.py", "convolutions.py", "calls.py")
+_CALL = re.compile(r"\bextern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)\(")
+_OURS = {"bias_addmm": "addmm"}
+
+
+def with_library(module: str) -> tuple[str, tuple[str, ...]]:
+    """Inductor's module with its products and convolutions computed by our kernels, and the operations that changed.
+
+    Returns:
+        The module unchanged and an empty tuple where it has none.
+    """
+    found = tuple(sorted({_OURS.get(name, name) for name in _CALL.findall(module)}))
+    if not found:
+        return module, ()
+    text = _CALL.sub(lambda match: f"library_{_OURS.get(match[1], match[1])}(", module)
+    return f"{text.rstrip()}\n\n\n{kernels()}", found
+
+
+@cache
+def kernels() -> str:
+    """The text of the kernels in one piece, with each file's docstring as a comment."""
+    imports, parts = dict[str, None](), []
+    for name in _FILES:
+        source = (_FOLDER / name).read_text(encoding="utf-8")
+        docstring, *statements = ast.parse(source).body
+        lines = source.splitlines()
+        words = [f"# {line}".rstrip() for line in (ast.get_docstring(ast.parse(source)) or "").splitlines()]
+        for statement in statements:
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                text = ast.unparse(statement)
+                if not text.startswith("from agent."):
+                    imports[text] = None
+                lines[statement.lineno - 1 : statement.end_lineno] = [""] * (
+                    (statement.end_lineno or 0) - statement.lineno + 1
+                )
+        parts.append("\n".join([*words, *"\n".join(lines[docstring.end_lineno :]).strip("\n").splitlines()]))
+    return "\n\n\n".join(["\n".join(imports), *parts]) + "\n"
