@@ -252,7 +252,7 @@ def fleet_of(
         ConfigError: `device` is unknown.
     """
     if device not in (None, *BACKENDS):
-        raise ConfigError(f"--device {device}: must be cpu or cuda")
+        raise ConfigError(f"--device {device}: must be {' or '.join(BACKENDS)}")
     judging = [stage.fleet for stage in stages if not isinstance(stage, SftStage)]
     said = judging[-1].model_dump(exclude={"machine", "verdicts"}) if judging else {}
     if device is not None:

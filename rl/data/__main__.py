@@ -69,7 +69,7 @@ def build(
     """Make proposals, look through them for evaluation tasks, judge them, and write down what was accepted."""
     try:
         if device not in BACKENDS:
-            raise ConfigError(f"--device {device}: must be cpu or cuda")
+            raise ConfigError(f"--device {device}: must be {' or '.join(BACKENDS)}")
         evaluated = evaluated_tasks(held_out or [], config or [])
         fleet = FleetPart.model_validate(
             {

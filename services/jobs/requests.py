@@ -90,6 +90,7 @@ TaskText = Annotated[str, Field(min_length=1), AfterValidator(_source), AfterVal
 Line = Annotated[str, Field(max_length=_LONGEST_WORD), AfterValidator(_one_line)]
 Size = Annotated[Any, AfterValidator(_size), WithJsonSchema({"type": ["integer", "string"]})]
 Dims = Annotated[dict[Line, Size], Field(max_length=MAX_DIMS)]
+# The names of `evaluator.devices.DeviceName`, which `services.client` must not import: it runs without torch.
 Device = Literal["cpu", "cuda"]
 Precision = Literal["default", "strict", "tf32", "bf16", "fp16", "fp8"]
 _PRECISION = "the tier to judge in, instead of the file's: `default` is what PyTorch does unless told otherwise, `strict` allows no TF32"
