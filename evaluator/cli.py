@@ -18,6 +18,7 @@ from evaluator.commands.lint import lint
 from evaluator.commands.options import Fresh, MinimumTier, TaskFile, WorkDir, errors, text_of
 from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
+from evaluator.counting import counted
 from evaluator.errors import EvaluatorError
 from evaluator.folders import default_work_dir, verdicts_folder
 from evaluator.precision import with_precision
@@ -189,7 +190,7 @@ def headline(summary: Summary) -> str:
     words = f"{summary.geomean_speedup:.2f}x [{low:.2f}, {high:.2f}]"
     if traffic := summary.traffic:
         words += (
-            f" weighted by traffic, over {traffic['shapes']} shapes ({traffic['share']:.0%} of it); their calls together run "
+            f" weighted by traffic, over {counted(traffic['shapes'], 'shape')} ({traffic['share']:.0%} of it); their calls together run "
             f"{traffic['time_speedup']:.2f}x as fast"
         )
     strata = by_size(summary.by_stratum)
@@ -212,7 +213,7 @@ def _print_energy(console: Console, verdict: Verdict) -> None:
         old, new = joules["baseline"], joules["candidate"]
         console.print(
             f"energy at {where}: {new['joules']:.3g} J per call against {old['joules']:.3g} J ({joules['ratio']:.2f}x less, "
-            f"{joules['low']:.2f} to {joules['high']:.2f} over {joules['quads']} quads), without idle power "
+            f"{joules['low']:.2f} to {joules['high']:.2f} over {counted(joules['quads'], 'quad')}), without idle power "
             f"{new['joules_above_idle']:.3g} against {old['joules_above_idle']:.3g} J",
             markup=False,
             highlight=False,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.strategy.novelty import fingerprint
+from evaluator.counting import counted
 from evaluator.fingerprint import type_of
 from evaluator.sources import TaskSource
 from evaluator.verdict import Verdict
@@ -110,7 +111,9 @@ class Fleet:
         _check_groups(prompts, task, self._group)
         unknown = next((one for one in task if one not in self._tasks), None)
         if unknown is not None:
-            raise GroupError(f"no task is called {unknown!r}; the reward knows {len(self._tasks)} tasks")
+            raise GroupError(
+                f"no task is called {unknown!r}; the reward knows {counted(len(self._tasks), 'task')}"
+            )
         report = await self.judged([read_answer(text_of(one)) for one in completions], task)
         return [sample.reward for sample in report.samples]
 
@@ -351,7 +354,7 @@ class Fleet:
         self._dead_steps = 0 if report.known else self._dead_steps + 1
         if self._dead_steps >= self._settings.dead_steps:
             raise FleetLost(
-                f"none of the candidates of {self._dead_steps} steps in a row could be judged ({why}): see what is wrong with the evaluators "
+                f"none of the candidates of {counted(self._dead_steps, 'step')} in a row could be judged ({why}): see what is wrong with the evaluators "
                 "or with these tasks, and resume from the last checkpoint"
             )
 
@@ -369,7 +372,9 @@ async def _finished(tasks: Iterable[asyncio.Task[Any]], seconds: float) -> None:
 def _check_groups(prompts: Sequence[Any], tasks: Sequence[str], group: int) -> None:
     """Check that completions are ordered in whole groups of one prompt and one task each: GRPO compares them."""
     if len(prompts) != len(tasks) or len(prompts) % group:
-        raise GroupError(f"{len(prompts)} completions of {len(tasks)} tasks are not whole groups of {group}")
+        raise GroupError(
+            f"{counted(len(prompts), 'completion')} of {counted(len(tasks), 'task')} are not whole groups of {group}"
+        )
     for begin in range(0, len(prompts), group):
         block = slice(begin, begin + group)
         if any(one != prompts[begin] for one in prompts[block]) or len(set(tasks[block])) > 1:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from evaluator.counting import counted
 from evaluator.devices import BACKENDS
 from evaluator.errors import EvaluatorError
 from rl import tasks
@@ -145,7 +146,9 @@ def _show(tally: Tally, rows: int, out: Path) -> None:
         table.add_row(Text(f"not judged: {why}"), str(count))
     _console.print(table)
     _console.print(
-        f"{rows} rows in {out}; how each came about: {provenance_path(out)}", markup=False, highlight=False
+        f"{counted(rows, 'row')} in {out}; how each came about: {provenance_path(out)}",
+        markup=False,
+        highlight=False,
     )
 
 

@@ -17,6 +17,7 @@ from agent.job import judge_candidate, run_job
 from agent.redaction import known_secrets
 from agent.spec import JobOutcome, JobSpec
 from evaluator.client import Referee
+from evaluator.counting import counted
 from evaluator.devices import is_accelerator
 from evaluator.errors import SandboxUnavailable, is_disk_trouble
 from evaluator.sources import CandidateSource, TaskSource
@@ -326,7 +327,8 @@ class Runner:
             _log.info("%s is somebody else's now", held.row_id)
             return
         self._quietly(
-            held, _without_result(held, "failed", f"gave up after {held.attempt} attempts: {reason}")
+            held,
+            _without_result(held, "failed", f"gave up after {counted(held.attempt, 'attempt')}: {reason}"),
         )
 
     def finish(self, held: Lease, outcome: Outcome) -> None:

@@ -394,7 +394,9 @@ def compare(rows, workers, evidence, options, name_there, threads):
     seed = int.from_bytes(os.urandom(4), "little")
     ready = prepare_all(rows, workers, seed)
     problems, fallbacks, now, claimed = [], 0, [], []
-    print(f"here: {threads} threads; there: {name_there}; speedup = best baseline over optimized.py")
+    print(
+        f"here: {threads} thread{'s' if threads != 1 else ''}; there: {name_there}; speedup = best baseline over optimized.py"
+    )
     print(
         f"{'shape':<34}{'error/ref':>10}{'eager':>10}{'compile':>10}{'optimized':>10}{'here':>8}{'evidence':>10}"
     )
