@@ -275,7 +275,7 @@ def main(
     config: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A training config: its held-out tasks, and who judges, at which shapes; what is given besides wins."
+            help="A training config: its held-out tasks, and what judges, at which shapes; what is given besides wins."
         ),
     ] = None,
     judged: Annotated[int, typer.Option(min=1, help="Candidates judged for each policy, task and seed.")] = 8,

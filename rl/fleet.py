@@ -140,7 +140,7 @@ class Fleet:
             pause_s = attempt * _PAUSE_S
             if not why or attempt == self._settings.dead_steps or time.monotonic() + pause_s >= until_s:
                 break
-            _log.warning("nobody answers (%s); what is missing is asked again in %g s", why, pause_s)
+            _log.warning("no evaluator answers (%s); what is missing is asked again in %g s", why, pause_s)
             await asyncio.sleep(pause_s)
         if why and not report.cut:
             report.cut = not await self._answers(report)
@@ -279,7 +279,7 @@ class Fleet:
                 self.machine = measured_on
             if measured_on != self.machine:
                 return Score(
-                    None, None, "", f"measured on {measured_on or 'nobody knows what'}, not {self.machine}"
+                    None, None, "", f"measured on {measured_on or 'an unknown machine'}, not {self.machine}"
                 )
         elif other := elsewhere(verdict, self.machine):
             return Score(None, None, "", f"rejected on {other}, not {self.machine}")
@@ -348,7 +348,7 @@ class Fleet:
         why = next(iter(report.missing), "")
         if not report.heard:
             raise FleetLost(
-                f"nobody answered about any candidate of a step ({why}). Nothing is lost: bring the evaluators back and resume from the "
+                f"no evaluator answered about any candidate of a step ({why}). Nothing is lost: bring the evaluators back and resume from the "
                 "last checkpoint"
             )
         self._dead_steps = 0 if report.known else self._dead_steps + 1

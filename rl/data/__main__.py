@@ -122,7 +122,7 @@ def evaluated_tasks(names: list[str], configs: list[Path]) -> dict[str, str]:
     found = tasks.sources(tasks.named(dict.fromkeys(listed)))
     if not found:
         raise ConfigError(
-            "no task to evaluate on is named: give --held-out or --config, or nobody can say what must not be in the data"
+            "no task to evaluate on is named: give --held-out or --config, which tell what must not be in the data"
         )
     return found
 

@@ -177,7 +177,7 @@ class _Round:
             every = sum(len(report.samples) for report in reports)
             why = next(reason for report in reports if report.unheard for reason in report.missing)
             raise FleetLost(
-                f"nobody answered about {unheard} of {every} completions of round {self.number} ({why}). Nothing is lost: bring the evaluators "
+                f"no evaluator answered about {unheard} of {every} completions of round {self.number} ({why}). Nothing is lost: bring the evaluators "
                 "back and go on with --resume auto; what was judged is not judged again"
             )
         at.learn(reports)

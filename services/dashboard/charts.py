@@ -141,7 +141,7 @@ def history_chart(firsts: Sequence[Json], now: datetime) -> Chart:
         ],
         description=f"First place was taken {count}; from {formats.speedup(speeds[0])} to {formats.speedup(speeds[-1])}."
         if held
-        else "Nobody has been first yet.",
+        else "No entry has been first yet.",
     )
 
 

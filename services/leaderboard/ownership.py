@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from services.db.models import Candidate, Job, LeaderboardEntry
 
 _MOST_CHARACTERS = 200
-_TYPED_BY_SOMEBODY = "external"
+_TYPED = "external"
 
 
 def visible_jobs(session: Session, job_ids: Collection[str]) -> set[str]:
@@ -29,7 +29,7 @@ def visible_jobs(session: Session, job_ids: Collection[str]) -> set[str]:
 
 def typed_labels(session: Session, entries: Collection[LeaderboardEntry]) -> dict[str, str]:
     """Labels typed by people, by job, of the entries whose candidates the session's user may see."""
-    wanted = [entry.job_id for entry in entries if entry.origin == _TYPED_BY_SOMEBODY]
+    wanted = [entry.job_id for entry in entries if entry.origin == _TYPED]
     if not wanted:
         return {}
     winner = (Candidate.job_id == LeaderboardEntry.job_id) & (
@@ -55,6 +55,6 @@ def shown_label(label: str, origin: str, model: str | None) -> str:
     A label that this project made is shown with the model's shortened name. For an external candidate only the origin is shown,
     since a person typed its label (`typed_labels` returns those).
     """
-    if origin == _TYPED_BY_SOMEBODY:
+    if origin == _TYPED:
         return origin
     return (label.replace(model, shown_model(model)) if model else label)[:_MOST_CHARACTERS]

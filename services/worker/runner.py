@@ -233,7 +233,7 @@ class Runner:
             with watch:
                 outcome = self._once_there_is_room(work, judge)
         except LeaseLost:
-            _log.info("%s is somebody else's now", held.row_id)
+            _log.info("%s belongs to another worker now", held.row_id)
             return
         except SandboxUnavailable as error:
             # A shutdown of this worker may have ended its sandbox first.
@@ -324,7 +324,7 @@ class Runner:
             if self._patiently(again):
                 return
         except LeaseLost:
-            _log.info("%s is somebody else's now", held.row_id)
+            _log.info("%s belongs to another worker now", held.row_id)
             return
         self._quietly(
             held,
@@ -381,4 +381,4 @@ class Runner:
         try:
             self._patiently(lambda: self.finish(held, outcome))
         except LeaseLost:
-            _log.info("%s was ended by somebody else", held.row_id)
+            _log.info("%s was ended by another process", held.row_id)

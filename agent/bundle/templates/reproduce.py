@@ -246,7 +246,7 @@ def worker(kind, device, threads, precision):
         counted = ~beyond(usual, right)
         got, usual, coarse, right = number(got), number(usual), number(coarse), number(right)
         counted = counted & torch.isfinite(got) & torch.isfinite(usual) & torch.isfinite(right)
-        # Who is the same everywhere, such as -1e9 where something is masked, says nothing of how large all else is.
+        # A value that is the same everywhere, such as -1e9 where something is masked, says nothing of how large all else is.
         counted = counted & ~((got == right) & (usual == right))
         coarse = torch.where(torch.isfinite(coarse), coarse, right)
         pairs = {"module": got - right, "reference": usual - right, "tier": coarse - right, "scale": right}
