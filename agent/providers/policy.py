@@ -125,6 +125,8 @@ class LocalPolicy:
 def _load(folder: str) -> tuple[Any, Any]:
     """Tokenizer and model of a checkpoint, loaded once per process."""
     path = Path(folder)
+    if not path.is_dir():
+        raise ProviderError(f"the model's folder {folder} does not exist", "request")
     if not (path / "config.json").is_file():
         raise ProviderError(f"{folder} holds no checkpoint: there is no config.json in it", "request")
     try:
