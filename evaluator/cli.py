@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +27,7 @@ from evaluator.precision import with_precision
 from evaluator.request import Request
 from evaluator.shapes.sampler import SPLITS
 from evaluator.sources import CandidateSource, TaskSource
-from evaluator.verdict import Summary, Verdict, by_size, compiled_words
+from evaluator.verdict import ShapeResult, Summary, Verdict, by_size, compiled_words
 from evaluator.verdict import as_json as verdict_json
 
 app = typer.Typer(
@@ -34,6 +36,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _SHOWN_KERNELS = 6
+#: A relative half-width of a shape's interval beyond which the machine counts as noisy.
+_NOISY = 0.1
 _EFFORTS = ("screen", "confirm")
 
 
@@ -172,6 +176,8 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
     for words in compiled_words(shape.baselines for shape in timed):
         console.print(f"  {words}", markup=False, highlight=False)
     console.print(headline(verdict.summary), markup=False, highlight=False)
+    if words := noise(timed):
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
     _print_energy(console, verdict)
     environment = verdict.environment
     aa = verdict.timing["aa"]
@@ -195,6 +201,20 @@ def headline(summary: Summary) -> str:
         )
     strata = by_size(summary.by_stratum)
     return words + (f"; by size: {strata}" if strata else "")
+
+
+def noise(timed: Sequence[ShapeResult]) -> str:
+    """A sentence if a shape's interval is wider than `_NOISY`; otherwise empty.
+
+    The headline's interval is no measure of noise: it also covers the choice of shapes.
+    """
+    wide = [math.sqrt(row.ci95[1] / row.ci95[0]) - 1 for row in timed if row.ci95]
+    if max(wide) <= _NOISY:
+        return ""
+    return (
+        f"the machine is noisy: intervals of single shapes are up to ±{100 * max(wide):.0f} %; "
+        "`doctor` looks for causes, `--effort confirm` measures longer"
+    )
 
 
 def _print_energy(console: Console, verdict: Verdict) -> None:
