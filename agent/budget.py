@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from agent.spec import Budget, ModelChoice
+from evaluator.counting import counted
 
 _BYTES_PER_TOKEN = 3  # overestimates tokens: for program text, tokenizers average 3.3 to 4.5 bytes per token
 _TOKENS_PER_MESSAGE = 8  # roles and separators
@@ -119,7 +120,7 @@ class Ledger:
             if self._budget.usd is not None and self._spent.usd >= self._budget.usd:
                 return f"{self._budget.usd:g} USD"
             if self._budget.tokens is not None and self._spent.tokens >= self._budget.tokens:
-                return f"{self._budget.tokens} tokens"
+                return counted(self._budget.tokens, "token")
             return ""
 
     def cap(self) -> str:
@@ -128,7 +129,7 @@ class Ledger:
         if self._budget.usd is not None:
             caps.append(f"{self._budget.usd:g} USD")
         if self._budget.tokens is not None:
-            caps.append(f"{self._budget.tokens} tokens")
+            caps.append(counted(self._budget.tokens, "token"))
         return " and ".join(caps)
 
     def _room_for_answer(self, price: Price, prompt_tokens: int) -> int:
@@ -181,4 +182,4 @@ def reason_to_stop(speedups: Sequence[float | None], roofline_share: float | Non
             leader, idle = speedup, 0
         else:
             idle += 1
-    return f"{idle} candidates in a row brought no progress" if idle >= budget.plateau else ""
+    return f"{counted(idle, 'candidate')} in a row brought no progress" if idle >= budget.plateau else ""

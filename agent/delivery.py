@@ -25,6 +25,7 @@ from agent.portfolio.ranking import RANKING_STEPS, last_ranking, ranking
 from agent.records import account
 from agent.spec import JobOutcome, JobSpec
 from agent.store import PLAN_STEPS, JobStore
+from evaluator.counting import counted
 from evaluator.description import Description
 from evaluator.devices import is_accelerator
 from evaluator.verdict import Summary, Verdict, by_size, ran_no_kernel
@@ -335,7 +336,7 @@ def _sentence(
     ci95 = summary.geomean_ci95
     interval = f" [{ci95[0]:.2f}, {ci95[1]:.2f}]" if ci95 else ""
     count = summary.shapes or sum(row.timed for row in verdict.shapes)
-    text = f"{what}: {speed:.2f}x{interval} against the best baseline over {count} {split} shapes"
+    text = f"{what}: {speed:.2f}x{interval} against the best baseline over {counted(count, f'{split} shape')}"
     if strata := by_size(summary.by_stratum):
         text += f" ({strata})"
     traffic = summary.traffic

@@ -46,6 +46,7 @@ from agent.scheduling import Schedule
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.store import JobStore
 from agent.strategy.graph_variants import graph_variant
+from evaluator.counting import counted
 from evaluator.description import Description
 from evaluator.devices import is_accelerator
 from evaluator.errors import RefereeLost
@@ -365,7 +366,7 @@ class _Job:
             return "stopped by the budget"
         judged = [one for one in self.store.candidates() if self._outline(one.sha256, "screen") is not None]
         if budget.candidates is not None and len(judged) >= budget.candidates:
-            return f"{budget.candidates} candidates"
+            return counted(budget.candidates, "candidate")
         if budget.seconds is not None and (spent := self._seconds_spent()):
             return spent
         if budget.gpu_seconds is not None and is_accelerator(self.spec.device):

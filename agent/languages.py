@@ -1,4 +1,4 @@
-"""Languages of a candidate's kernels. To add one, add an entry here and notes in ``agent/knowledge/notes``."""
+"""Languages of a candidate's kernels, as the search knows them. docs/extending.md says how to add one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+#: What prompts and lessons call a device.
+DEVICES = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}
 StartKind = Literal["candidate", "triton", "cuda", "c++", "python"]
 
 
@@ -18,7 +20,7 @@ class Language:
         name: shown in prompts and on pages.
         key: used in the front matter of notes.
         pattern: regular expression that matches every candidate in this language.
-        devices: where it runs, "cpu" or "cuda".
+        devices: where it runs: names of `evaluator.devices.BACKENDS`.
     """
 
     name: str

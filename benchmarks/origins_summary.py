@@ -93,7 +93,7 @@ def row_of(task: str, origin: str, outcome: JobOutcome, store: FolderStore) -> d
 
 
 def baselines_s(verdict: Verdict) -> float:
-    """Seconds of a verdict that went to the task and not to its candidate; who comes second finds it done.
+    """Seconds of a verdict that went to the task and not to its candidate; the second candidate finds it done.
 
     Candidates are watched while baselines compile, and the longer of both counts as `baseline_compile`: what it takes beyond
     the watching is the least that it took.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,13 +20,14 @@ from evaluator.commands.lint import lint
 from evaluator.commands.options import Fresh, MinimumTier, TaskFile, WorkDir, errors, text_of
 from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
+from evaluator.counting import counted
 from evaluator.errors import EvaluatorError
 from evaluator.folders import default_work_dir, verdicts_folder
 from evaluator.precision import with_precision
 from evaluator.request import Request
 from evaluator.shapes.sampler import SPLITS
 from evaluator.sources import CandidateSource, TaskSource
-from evaluator.verdict import Summary, Verdict, by_size, compiled_words
+from evaluator.verdict import ShapeResult, Summary, Verdict, by_size, compiled_words
 from evaluator.verdict import as_json as verdict_json
 
 app = typer.Typer(
@@ -33,6 +36,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _SHOWN_KERNELS = 6
+#: A relative half-width of a shape's interval beyond which the machine counts as noisy.
+_NOISY = 0.1
 _EFFORTS = ("screen", "confirm")
 
 
@@ -171,6 +176,8 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
     for words in compiled_words(shape.baselines for shape in timed):
         console.print(f"  {words}", markup=False, highlight=False)
     console.print(headline(verdict.summary), markup=False, highlight=False)
+    if words := noise(timed):
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
     _print_energy(console, verdict)
     environment = verdict.environment
     aa = verdict.timing["aa"]
@@ -189,11 +196,25 @@ def headline(summary: Summary) -> str:
     words = f"{summary.geomean_speedup:.2f}x [{low:.2f}, {high:.2f}]"
     if traffic := summary.traffic:
         words += (
-            f" weighted by traffic, over {traffic['shapes']} shapes ({traffic['share']:.0%} of it); their calls together run "
+            f" weighted by traffic, over {counted(traffic['shapes'], 'shape')} ({traffic['share']:.0%} of it); their calls together run "
             f"{traffic['time_speedup']:.2f}x as fast"
         )
     strata = by_size(summary.by_stratum)
     return words + (f"; by size: {strata}" if strata else "")
+
+
+def noise(timed: Sequence[ShapeResult]) -> str:
+    """A sentence if a shape's interval is wider than `_NOISY`; otherwise empty.
+
+    The headline's interval is no measure of noise: it also covers the choice of shapes.
+    """
+    wide = [math.sqrt(row.ci95[1] / row.ci95[0]) - 1 for row in timed if row.ci95]
+    if max(wide) <= _NOISY:
+        return ""
+    return (
+        f"the machine is noisy: intervals of single shapes are up to ±{100 * max(wide):.0f} %; "
+        "`doctor` looks for causes, `--effort confirm` measures longer"
+    )
 
 
 def _print_energy(console: Console, verdict: Verdict) -> None:
@@ -212,7 +233,7 @@ def _print_energy(console: Console, verdict: Verdict) -> None:
         old, new = joules["baseline"], joules["candidate"]
         console.print(
             f"energy at {where}: {new['joules']:.3g} J per call against {old['joules']:.3g} J ({joules['ratio']:.2f}x less, "
-            f"{joules['low']:.2f} to {joules['high']:.2f} over {joules['quads']} quads), without idle power "
+            f"{joules['low']:.2f} to {joules['high']:.2f} over {counted(joules['quads'], 'quad')}), without idle power "
             f"{new['joules_above_idle']:.3g} against {old['joules_above_idle']:.3g} J",
             markup=False,
             highlight=False,

@@ -4,7 +4,7 @@ One kernel uses millijoules, the counter tells of what happened in the last tent
 pause for seconds, and windows begin and end at the very instants at which the counter moves. The first moment is left out,
 since power is measured late and clocks settle.
 
-Whoever measures gives a *step*: a function that keeps the device busy for a moment and says how many calls ended meanwhile.
+The caller gives a *step*: a function that keeps the device busy for a moment and says how many calls ended meanwhile.
 It must return within a few milliseconds, or the window's ends are known no better than it lasts.
 
 Power is never set, and the device is never asked to slow down.
@@ -153,7 +153,7 @@ def compare(
     harness_joules: float = 0.0,
     calls_us: tuple[float, float] | None = None,
 ) -> EnergyRatio:
-    """Two sides in turns of ABBA, who begins drawn anew: a device that warms up treats both alike.
+    """Two sides in turns of ABBA; which one begins is drawn anew: a device that warms up treats both alike.
 
     Args:
         counter: of the device.

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from evaluator.counting import counted
+
 SCHEMA = "kernelwright.verdict/1"
 #: Increase this when a change makes new figures incomparable with old ones.
 HARNESS_VERSION = "11"
@@ -191,13 +193,13 @@ def compiled_words(baselines: Iterable[Mapping[str, Mapping[str, Any]]]) -> list
 
 def _made_words(row: Mapping[str, Any]) -> str:
     breaks, kernels = row["graph_breaks"], row["kernels"]
-    words = f"{breaks} {BREAKS}{'s' if breaks > 1 else ''}" if breaks else "one graph"
+    words = counted(breaks, BREAKS) if breaks else "one graph"
     if row["reasons"]:
         where = [f"line {line}: {reason}" if line else str(reason) for line, reason in row["reasons"]]
         words += f" ({'; '.join(where)})"
     if not kernels:
         return f"{words}, no kernel generated, only library calls"
-    return f"{words}, {kernels} kernel{'s' if kernels > 1 else ''} generated"
+    return f"{words}, {counted(kernels, 'kernel')} generated"
 
 
 def by_size(by_stratum: Mapping[str, Any]) -> str:

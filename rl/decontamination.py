@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from agent.strategy.novelty import likeness
+from evaluator.counting import counted
 from rl.errors import RLError
 from rl.formulas import formula
 
@@ -83,9 +84,7 @@ def _sentence(found: Iterable[Overlap], rows: int) -> str:
     every = list(found)
     named = ", ".join(f"{one.row} is {one.share:.0%} like {one.task}" for one in every[:_NAMED])
     more = f", and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
-    return (
-        f"{len(every)} of {rows} rows are tasks that the model is evaluated on: {named}{more}; leave them out"
-    )
+    return f"tasks that the model is evaluated on are in {len(every)} of {counted(rows, 'row')}: {named}{more}; leave them out"
 
 
 def _share(mine: _Formula, theirs: _Formula) -> float:

@@ -252,7 +252,7 @@ def fleet_of(
         ConfigError: `device` is unknown.
     """
     if device not in (None, *BACKENDS):
-        raise ConfigError(f"--device {device}: must be cpu or cuda")
+        raise ConfigError(f"--device {device}: must be {' or '.join(BACKENDS)}")
     judging = [stage.fleet for stage in stages if not isinstance(stage, SftStage)]
     said = judging[-1].model_dump(exclude={"machine", "verdicts"}) if judging else {}
     if device is not None:
@@ -275,7 +275,7 @@ def main(
     config: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A training config: its held-out tasks, and who judges, at which shapes; what is given besides wins."
+            help="A training config: its held-out tasks, and what judges, at which shapes; what is given besides wins."
         ),
     ] = None,
     judged: Annotated[int, typer.Option(min=1, help="Candidates judged for each policy, task and seed.")] = 8,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.strategy.novelty import fingerprint
+from evaluator.counting import counted
 from evaluator.fingerprint import type_of
 from evaluator.sources import TaskSource
 from evaluator.verdict import Verdict
@@ -110,7 +111,9 @@ class Fleet:
         _check_groups(prompts, task, self._group)
         unknown = next((one for one in task if one not in self._tasks), None)
         if unknown is not None:
-            raise GroupError(f"no task is called {unknown!r}; the reward knows {len(self._tasks)} tasks")
+            raise GroupError(
+                f"no task is called {unknown!r}; the reward knows {counted(len(self._tasks), 'task')}"
+            )
         report = await self.judged([read_answer(text_of(one)) for one in completions], task)
         return [sample.reward for sample in report.samples]
 
@@ -137,7 +140,7 @@ class Fleet:
             pause_s = attempt * _PAUSE_S
             if not why or attempt == self._settings.dead_steps or time.monotonic() + pause_s >= until_s:
                 break
-            _log.warning("nobody answers (%s); what is missing is asked again in %g s", why, pause_s)
+            _log.warning("no evaluator answers (%s); what is missing is asked again in %g s", why, pause_s)
             await asyncio.sleep(pause_s)
         if why and not report.cut:
             report.cut = not await self._answers(report)
@@ -276,7 +279,7 @@ class Fleet:
                 self.machine = measured_on
             if measured_on != self.machine:
                 return Score(
-                    None, None, "", f"measured on {measured_on or 'nobody knows what'}, not {self.machine}"
+                    None, None, "", f"measured on {measured_on or 'an unknown machine'}, not {self.machine}"
                 )
         elif other := elsewhere(verdict, self.machine):
             return Score(None, None, "", f"rejected on {other}, not {self.machine}")
@@ -345,13 +348,13 @@ class Fleet:
         why = next(iter(report.missing), "")
         if not report.heard:
             raise FleetLost(
-                f"nobody answered about any candidate of a step ({why}). Nothing is lost: bring the evaluators back and resume from the "
+                f"no evaluator answered about any candidate of a step ({why}). Nothing is lost: bring the evaluators back and resume from the "
                 "last checkpoint"
             )
         self._dead_steps = 0 if report.known else self._dead_steps + 1
         if self._dead_steps >= self._settings.dead_steps:
             raise FleetLost(
-                f"none of the candidates of {self._dead_steps} steps in a row could be judged ({why}): see what is wrong with the evaluators "
+                f"none of the candidates of {counted(self._dead_steps, 'step')} in a row could be judged ({why}): see what is wrong with the evaluators "
                 "or with these tasks, and resume from the last checkpoint"
             )
 
@@ -369,7 +372,9 @@ async def _finished(tasks: Iterable[asyncio.Task[Any]], seconds: float) -> None:
 def _check_groups(prompts: Sequence[Any], tasks: Sequence[str], group: int) -> None:
     """Check that completions are ordered in whole groups of one prompt and one task each: GRPO compares them."""
     if len(prompts) != len(tasks) or len(prompts) % group:
-        raise GroupError(f"{len(prompts)} completions of {len(tasks)} tasks are not whole groups of {group}")
+        raise GroupError(
+            f"{counted(len(prompts), 'completion')} of {counted(len(tasks), 'task')} are not whole groups of {group}"
+        )
     for begin in range(0, len(prompts), group):
         block = slice(begin, begin + group)
         if any(one != prompts[begin] for one in prompts[block]) or len(set(tasks[block])) > 1:

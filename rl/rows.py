@@ -55,7 +55,7 @@ class Row(Part):
         source: the task file (`class Model`, `get_inputs`, ...), the module that is made faster.
         device: what the candidate is for.
         candidate: the file that the model learns to write, with `class ModelNew`.
-        origin: who proposed it, as in `agent.candidates`.
+        origin: what proposed it, as in `agent.candidates`.
         dims: the task's space for the prompt, a line a dimension; "" for "as in the file".
         shapes: some visible shapes for the prompt, a line each, with the time to beat where it is known.
         machine: type of machine that it was measured on (`evaluator.fingerprint.type_of`); "" where it was not timed.

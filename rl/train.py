@@ -18,6 +18,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from evaluator.counting import counted
+
 if not __package__:  # run as a file: its folder must not hide other packages behind names such as `fleet`
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
@@ -182,19 +184,19 @@ def run(
                     if figures and not isinstance(stage, SelfsupStage) and figures[-1]["step"] < stage.steps:
                         _say(
                             ranks.first,
-                            "it ended after %d steps, and %d are set: to train on, name %s as `model` of another `output`",
-                            figures[-1]["step"],
+                            "it ended after %s, and %d are set: to train on, name %s as `model` of another `output`",
+                            counted(figures[-1]["step"], "step"),
                             stage.steps,
                             done.path,
                         )
                     continue
                 _say(
                     ranks.first,
-                    "%d/%d %s: %d steps into %s",
+                    "%d/%d %s: %s into %s",
                     number,
                     len(stages),
                     stage.stage,
-                    stage.steps,
+                    counted(stage.steps, "step"),
                     stage.output,
                 )
                 if isinstance(stage, SftStage):

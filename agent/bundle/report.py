@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from jinja2 import Environment
 from agent.bundle.evidence import BundleContents, evidence
 from agent.pages import environment
 from agent.performance import bad_regions, rate_map
+from evaluator.counting import counted
 from evaluator.verdict import ShapeResult, Summary, Verdict, by_size
 
 _ROW_PX = 22
@@ -71,8 +72,9 @@ def _own_shapes(verdict: Verdict) -> list[ShapeResult]:
 
 @cache
 def _environment() -> Environment:
-    filters = {
+    filters: dict[str, Callable[..., Any]] = {
         "by_size": by_size,
+        "counted": counted,
         "dims": _dims,
         "figure": _figure,
         "percent": lambda share: f"{100 * share:.1f} %",

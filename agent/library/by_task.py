@@ -1,7 +1,7 @@
 """Kernels for tasks of the catalogue that no formula about rows describes: one candidate per task and device.
 
-They lie in `exemplars/tasks/<task>/`, `cpp.py` for the CPU and `triton.py` for the GPU. A task is known by its text: whoever
-submits a file of the catalogue, under whatever name, gets the kernel that was written for it.
+They lie in `exemplars/tasks/<task>/`, `cpp.py` for the CPU and `triton.py` for the GPU. A task is known by its text: a
+file of the catalogue, submitted under any name, gets the kernel that was written for it.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from agent.memory.entries import (
 )
 from agent.memory.features import Features
 from agent.redaction import holds_secret
+from evaluator.counting import counted
 from evaluator.verdict import LABELS, Verdict
 
 #: Steps with a job's ablation lessons: {"sentence", "after_sha256", ...}, in words from a closed list.
@@ -188,7 +189,9 @@ def _launches(slow: Judged | None, fast: Judged) -> list[str]:
     before, after = (_calls(one.verdict) if one else 0 for one in (slow, fast))
     if not after:
         return []
-    return [f"One call runs {after} kernels or operations{f', before {before}' if before else ''}."]
+    return [
+        f"One call runs {counted(after, 'kernel or operation', 'kernels or operations')}{f', before {before}' if before else ''}."
+    ]
 
 
 def _calls(verdict: Verdict) -> int:
@@ -198,4 +201,4 @@ def _calls(verdict: Verdict) -> int:
 def _wrong_shapes(verdict: Verdict) -> list[str]:
     rows = [row for row in verdict.shapes if row.split in ("visible", "adversarial")]
     wrong = sum(not row.correct for row in rows)
-    return [f"Wrong at {wrong} of {len(rows)} shapes."] if wrong else []
+    return [f"Wrong at {wrong} of {counted(len(rows), 'shape')}."] if wrong else []

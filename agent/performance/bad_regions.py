@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.performance.rate_map import Point, Points
+from evaluator.counting import counted
 
 #: A size below this share of its prediction is bad.
 BAD = 0.7
@@ -52,7 +53,7 @@ def sentences(found: Points) -> list[str]:
         regions = bad_regions(found, optimized=optimized)
         said += [_sentence(found, who, region) for region in regions[:_MOST_SENTENCES]]
         if len(regions) > _MOST_SENTENCES:
-            said.append(f"{who} has {len(regions) - _MOST_SENTENCES} more such regions.")
+            said.append(f"{who} has {counted(len(regions) - _MOST_SENTENCES, 'more such region')}.")
         if not regions:
             said.append(
                 f"{who} reaches at least {BAD:.0%} of what neighboring sizes promise at every timed shape."

@@ -20,6 +20,7 @@ from jinja2 import Template
 from markupsafe import Markup
 
 from agent.pages import environment
+from evaluator.counting import counted
 from evaluator.verdict import ShapeResult, Verdict
 
 #: From low to high; the numbers in the cells give the same information without color.
@@ -165,7 +166,7 @@ def rate_map(found: Points, *, name: str = "rates") -> SimpleNamespace:
         unit=f"{scale.prefix} points of {' × '.join(found.names)} per second",
         legend=COLORS,
         description=(
-            f"{len(found.points)} shapes over {across}{f' and {up}' if up != across else ''}; reference "
+            f"{counted(len(found.points), 'shape')} over {across}{f' and {up}' if up != across else ''}; reference "
             f"{_said(min(rates[::2]))} to {_said(max(rates[::2]))}, optimized {_said(min(rates[1::2]))} to "
             f"{_said(max(rates[1::2]))} points per second."
         ),

@@ -18,6 +18,7 @@ from agent.portfolio.cover import MOST_MEMBERS, cover
 from agent.portfolio.entries import Entry, speed_text
 from agent.portfolio.table import Table, tabulate
 from agent.portfolio.tree_fitting import TreeFitter
+from evaluator.counting import counted
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,6 @@ def _reason(portfolio: Portfolio, decision: str) -> str:
         also += ["the reference"] if any(leaf.member is None for leaf in leaves(portfolio.tree)) else []
         text += (
             f"; {', '.join(also)} run{'s' if len(also) == 1 else ''} where the dispatcher says so "
-            f"({portfolio.efficiency:.1%} of the best candidate at each of {portfolio.shapes} shapes)"
+            f"({portfolio.efficiency:.1%} of the best candidate at each of {counted(portfolio.shapes, 'shape')})"
         )
     return text

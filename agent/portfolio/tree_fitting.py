@@ -22,6 +22,7 @@ from agent.dispatch.tree import Leaf, Node, Split, simplified
 from agent.performance.money import energy_aware
 from agent.portfolio.lookahead import Lookahead
 from agent.portfolio.table import Array, Table, bounds, reference_errors
+from evaluator.counting import counted
 
 Rows = npt.NDArray[np.intp]
 
@@ -153,7 +154,7 @@ class TreeFitter:
         return bounds(leads, over, table.weights[rows], single=0.0)[1] > 0
 
     def _said(self, value: float, shapes: int, what: str = "", low: float | None = None) -> str:
-        over = f"over {shapes} shape{'s' if shapes != 1 else ''}"
+        over = f"over {counted(shapes, 'shape')}"
         if low is None:
             return f"nothing is confidently faster than the best baseline there; {what}: {math.exp(value):.2f}x {over}"
         return f"{math.exp(value):.2f}x the best baseline {over}, at least {math.exp(low):.2f}x with 95 % confidence"

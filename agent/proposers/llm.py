@@ -14,7 +14,7 @@ from typing import Any
 from agent.candidates import Candidate, Judged
 from agent.errors import AnswersAwaited, ProposalFailed, ProviderError
 from agent.extraction import extract
-from agent.languages import kind_of_start
+from agent.languages import DEVICES, kind_of_start
 from agent.messages import Message, Reply
 from agent.portfolio.clusters import visible_rows
 from agent.prompts import fill
@@ -27,7 +27,7 @@ from agent.records import ASKED_STEPS, messages_sha256, recorded
 from agent.spec import Budget, ModelChoice, Strategy
 from agent.strategy import mismatch
 from agent.strategy.contrast import drawn, fewer, varies
-from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS, measured_words
+from agent.strategy.conversation import QUOTED_CHARACTERS, measured_words
 from agent.strategy.exemplars import judged_in
 from agent.strategy.search import Search
 from evaluator.devices import is_accelerator

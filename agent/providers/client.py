@@ -26,6 +26,7 @@ from agent.records import PREFIXES, Records, messages_sha256
 from agent.redaction import known_secrets, redact
 from agent.spec import Budget, ModelChoice
 from agent.store import JobStore
+from evaluator.counting import counted
 
 Witness = Callable[[str, Sequence[Message]], None]
 _log = logging.getLogger(__name__)
@@ -250,7 +251,7 @@ class ModelClient:
             "usd": cost.usd,
             "tokens": cost.tokens,
             "model": model,
-            "text": f"{model}: {cost.tokens} tokens, {cost.usd:.4f} USD",
+            "text": f"{model}: {counted(cost.tokens, 'token')}, {cost.usd:.4f} USD",
         }
         if isinstance(outcome, Reply):
             data |= {

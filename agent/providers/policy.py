@@ -21,6 +21,7 @@ from agent.errors import ProviderError
 from agent.messages import Message, Reply
 from agent.redaction import known_secrets, redact
 from agent.spec import ModelChoice
+from evaluator.counting import counted
 from evaluator.devices import open_device
 from evaluator.timing.exclusive import DeviceLock, Hold
 
@@ -82,7 +83,7 @@ class LocalPolicy:
             given = inputs["input_ids"].shape[1]
             room = self._context_tokens() - given
             if room < 1:
-                text = f"the prompt has {given} tokens, more than the checkpoint can read"
+                text = f"the prompt has {counted(given, 'token')}, more than the checkpoint can read"
                 raise ProviderError(text, "no_room")
             made = self._model.generate(
                 **inputs,
@@ -124,6 +125,8 @@ class LocalPolicy:
 def _load(folder: str) -> tuple[Any, Any]:
     """Tokenizer and model of a checkpoint, loaded once per process."""
     path = Path(folder)
+    if not path.is_dir():
+        raise ProviderError(f"the model's folder {folder} does not exist", "request")
     if not (path / "config.json").is_file():
         raise ProviderError(f"{folder} holds no checkpoint: there is no config.json in it", "request")
     try:

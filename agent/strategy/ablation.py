@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from agent.languages import DEVICES
 from agent.memory.lessons import LESSON_STEPS
 from agent.portfolio.clusters import visible_geomean, visible_rows
 from evaluator.verdict import Verdict
@@ -162,20 +163,21 @@ def lesson(
             return None
         base = visible_geomean(without, common)
         factor = visible_geomean(winner, common) / base
+        device_name = DEVICES.get(device, device)
         if factor >= _NOISE:
             kind, text = (
                 "change_paid",
-                f"{what}: {factor:.2f}x on {_device(device)}, measured by undoing it alone",
+                f"{what}: {factor:.2f}x on {device_name}, measured by undoing it alone",
             )
         elif factor <= 1 / _NOISE:
             kind, text = (
                 "change_did_not_pay",
-                f"{what}: slower on {_device(device)}, {factor:.2f}x, measured by undoing it",
+                f"{what}: slower on {device_name}, {factor:.2f}x, measured by undoing it",
             )
         else:
             kind, text = (
                 "change_did_not_pay",
-                f"{what}: no measurable difference on {_device(device)} ({factor:.2f}x)",
+                f"{what}: no measurable difference on {device_name} ({factor:.2f}x)",
             )
         return Lesson(kind, text, round(factor, 4), without_sha256, winner_sha256)
     if word in ("not_judged", "task_rejected"):
@@ -199,10 +201,6 @@ def _meaning(lines: Sequence[str]) -> list[str]:
     # Comments need a space after the marker: `#pragma` and `#include` in a kernel are code.
     stripped = (_COMMENT.sub("", line).strip() for line in lines)
     return [line for line in stripped if line]
-
-
-def _device(device: str) -> str:
-    return {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}.get(device, device)
 
 
 def keep(store: JobStore, lesson: Lesson) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from agent.candidates import Candidate, Judged
 from agent.extraction import extract
 from agent.knowledge.reading import bottleneck_of
-from agent.languages import language_of, needs_port
+from agent.languages import DEVICES, language_of, needs_port
 from agent.messages import Message, Reply
 from agent.portfolio.clusters import Cluster, visible_rows
 from agent.prompts import fill
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 QUOTED_CHARACTERS = 60_000
 """Maximum characters of an answer quoted in the follow-up, where it is paid for a second time."""
-DEVICES = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}
 BOTTLENECKS = (
     "memory_bandwidth", "memory_latency", "compute", "launch_overhead", "synchronization", "occupancy", "call_overhead",
     "numerics", "other",

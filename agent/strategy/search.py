@@ -35,6 +35,7 @@ from agent.strategy.conversation import Conversation, Proposal, Round
 from agent.strategy.exemplars import Exemplars, judged_in
 from agent.strategy.novelty import likeness
 from agent.strategy.tuner import tuned
+from evaluator.counting import counted
 
 if TYPE_CHECKING:
     import random
@@ -114,7 +115,7 @@ class Search:
                 raise AnswersAwaited(self._awaited)
             stale = 0 if self._better(before, made) else stale + 1
             if stale >= self._strategy.patience:
-                self._tell(f"no gain in {stale} rounds: the search ends after round {number}")
+                self._tell(f"no gain in {counted(stale, 'round')}: the search ends after round {number}")
                 return
 
     def _begin(self, number: int) -> tuple[Round, random.Random]:

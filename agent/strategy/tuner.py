@@ -14,6 +14,7 @@ from agent.portfolio.clusters import visible_rows
 from agent.records import recorded
 from agent.strategy import tuning
 from agent.strategy.tunables import NotTunable, Setting, declared, setting_key, substituted
+from evaluator.counting import counted
 from evaluator.devices import is_accelerator
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def tuned(context: ProposalContext, parent: Candidate, strategy: Strategy) -> It
         found = _search(context, parent, settings)
         stored = {"ranked": [[dict(setting), us] for setting, us in found.ranked], "reason": found.reason}
         context.store.finish_step(step, stored)
-        text = f"{parent.label}: {len(settings)} settings tried; " + (
+        text = f"{parent.label}: {counted(len(settings), 'setting')} tried; " + (
             f"fastest {tuning.words(found.ranked[0][0])}" if found.ranked else found.reason
         )
         context.store.event("proposer.finished", {"origin": parent.origin, "text": text})

@@ -21,6 +21,7 @@ from typing import Any
 
 from agent.errors import CannotApply
 from agent.upkeep.reading import ReadBundle
+from evaluator.counting import counted
 from evaluator.devices import open_device
 from evaluator.environment import measured_on
 from evaluator.fingerprint import fingerprint
@@ -177,7 +178,7 @@ def _concluded(
         after_us = statistics.median(quad[1] for quad in every) * 1e6
         said.append(
             f"a step takes {before_us:.0f} us before and {after_us:.0f} us after: {speedup[0]:.3f}x "
-            f"[{speedup[1]:.3f}, {speedup[2]:.3f}], {len(every)} quads in {len(reports)} processes"
+            f"[{speedup[1]:.3f}, {speedup[2]:.3f}], {counted(len(every), 'quad')} in {counted(len(reports), 'process', 'processes')}"
         )
     slower = speedup is not None and speedup[2] < 1 - max_slowdown
     if slower:

@@ -18,6 +18,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from agent.upkeep.reading import ReadBundle, Recorded
+from evaluator.counting import counted
 from evaluator.fingerprint import changes, comparable, fingerprint, same_type, type_of
 from evaluator.sources import CandidateSource
 from evaluator.verdict import Verdict, ran_no_kernel
@@ -238,10 +239,13 @@ class _Comparison:
         slower = sum(shape.status == "slower" for shape in self.shapes)
         missing = sum(shape.status == "unmeasured" for shape in self.shapes)
         if slower or self.ratio[2] < least:
-            where = f"slower at {slower} of {count} shapes" if slower else "slower as a whole"
+            where = f"slower at {slower} of {counted(count, 'shape')}" if slower else "slower as a whole"
             return REGRESSED, f"{where} by more than {self.max_regression:.1%}; over all shapes {interval}"
         if missing:
-            return UNMEASURED, f"{missing} of {count} shapes were not timed here; over the others {interval}"
+            return (
+                UNMEASURED,
+                f"not timed here: {missing} of {counted(count, 'shape')}; over the others {interval}",
+            )
         if self.ratio[1] < least:
             advice = "measure on a quieter machine or allow more with --max-regression"
             noise = f"too noisy to tell a fall of {self.max_regression:.1%}"
@@ -269,7 +273,7 @@ class _Comparison:
             said.append("nothing of the platform has changed since the evidence was made")
         stale = sum(shape.stale for shape in self.shapes)
         if stale:
-            said.append(f"the evidence is stale at {stale} of {len(self.shapes)} shapes")
+            said.append(f"the evidence is stale at {stale} of {counted(len(self.shapes), 'shape')}")
         if "own_kernel" in self.bundle.labels and "own_kernel" not in self.verdicts[0].labels:
             said.append(
                 "its own kernels were seen to run then and not now: optimized.py probably runs the reference here; "

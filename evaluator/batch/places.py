@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from evaluator.counting import counted
 from evaluator.devices import BACKENDS
 from evaluator.errors import EvaluatorError
 
@@ -101,7 +102,7 @@ def crowded(seats: Sequence[Place]) -> str:
             room = referees_in(BACKENDS[place.device].memory_bytes(place.visible_gpu))
             if place.referees > room:
                 return (
-                    f"{place.referees} referees on a GPU with memory for {room}: an evaluation that finds none is judged again alone, "
+                    f"{counted(place.referees, 'referee')} on a GPU with memory for {room}: an evaluation that finds none is judged again alone, "
                     f"which is slower than --jobs {room}"
                 )
     return ""

@@ -27,6 +27,7 @@ from evaluator.capture.signature import (
 )
 from evaluator.capture.space import probes, restrict, space_of
 from evaluator.capture.state import TABLE_HELPER, state_text
+from evaluator.counting import counted
 
 #: Most lines of the traffic table; the service accepts no more.
 _MOST_SHAPES = 64
@@ -109,7 +110,7 @@ class _Draft:
         if len(ranked) > _MOST_SHAPES:
             left = sum(count for _, count in ranked[_MOST_SHAPES:])
             self.notes.append(
-                f"{len(ranked) - _MOST_SHAPES} rarer shapes ({left:.0f} calls) are left out of TRAFFIC"
+                f"left out of TRAFFIC: {counted(len(ranked) - _MOST_SHAPES, 'rarer shape')} ({counted(round(left), 'call')})"
             )
         return [(dict(key), count) for key, count in ranked[:_MOST_SHAPES]]
 
@@ -219,7 +220,9 @@ def write_task(
         draft.notes.append(
             f"It was called in {len(forms)} forms (ranks, dtypes, plain arguments); this one took {share:.0%} of the time."
         )
-    title = f"{type(watched.module).__name__}, captured from a running model ({watched.count} calls)."
+    title = (
+        f"{type(watched.module).__name__}, captured from a running model ({counted(watched.count, 'call')})."
+    )
     text = draft.text(title)
     while not _agrees(draft, text):
         text = draft.text(title)
@@ -294,7 +297,7 @@ class _Compared:
                 return str(error).partition("\n")[0][:200]
         found = results if isinstance(results, tuple) else (results,)
         if len(found) != len(expected):
-            return f"{len(found)} results instead of {len(expected)}"
+            return f"{counted(len(found), 'result')} instead of {len(expected)}"
         for index, (result, wanted) in enumerate(zip(found, expected, strict=True)):
             if result.shape != wanted.shape or result.dtype != wanted.dtype:
                 return f"result {index + 1} is {tuple(result.shape)} {result.dtype}, not {tuple(wanted.shape)} {wanted.dtype}"

@@ -18,6 +18,7 @@ from evaluator.batch.places import Place, places
 from evaluator.batch.results import Results, ResultsUnusable
 from evaluator.batch.run import UNJUDGED, Batch, Options
 from evaluator.commands.options import Fresh, MinimumTier, WorkDir
+from evaluator.counting import counted
 from evaluator.devices import BACKENDS
 from evaluator.errors import EvaluatorError
 from evaluator.folders import default_work_dir
@@ -94,19 +95,23 @@ def _run(console: Console, batch: Batch, out: Path) -> None:
             batch.run(display.show)
     except KeyboardInterrupt:
         console.print(
-            f"stopped: {batch.done} of {batch.total} lines have a verdict in {out}; the file is intact, and the same command "
+            f"stopped: {batch.done} of {counted(batch.total, 'line')} judged, in {out}; the file is intact, and the same command "
             "goes on with the rest.",
             markup=False,
             highlight=False,
             soft_wrap=True,
         )
         raise typer.Exit(130) from None
-    console.print(f"{batch.total} lines: {_counts(batch)}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"{counted(batch.total, 'line')}: {_counts(batch)}", markup=False, highlight=False, soft_wrap=True
+    )
     for place, why in batch.failures.items():
         console.print(f"{place}: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
     left = batch.total - batch.done
     if left:
-        console.print(f"{left} lines were not reached; the same command goes on with them.", highlight=False)
+        console.print(
+            f"{counted(left, 'line')} not reached; the same command goes on with the rest.", highlight=False
+        )
         raise typer.Exit(2 if batch.judged + batch.skipped + batch.reused == 0 else 1)
     raise typer.Exit(1 if any(batch.counts[word] for word in UNJUDGED) else 0)
 

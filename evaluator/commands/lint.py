@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from evaluator.commands.options import MinimumTier, TaskFile, WorkDir, errors, text_of
+from evaluator.counting import counted
 from evaluator.description import LintReport
 from evaluator.errors import EvaluatorError
 from evaluator.shapes.inference.declaring import told
@@ -50,8 +51,7 @@ def print_report(console: Console, report: LintReport) -> None:
     """Prints a report as lines."""
     state = "usable" if report.ok else report.verdict
     console.print(f"[bold {'green' if report.ok else 'red'}]{state}[/]: ", end="")
-    count = len(report.findings)
-    words = f"{report.task['name']}, {count} finding{'s' * (count != 1)}, {report.elapsed_s:.1f} s"
+    words = f"{report.task['name']}, {counted(len(report.findings), 'finding')}, {report.elapsed_s:.1f} s"
     console.print(words, markup=False, highlight=False)
     for finding in report.findings:
         console.print(f"  [{_COLORS[finding.severity]}]{finding.severity}[/] {finding.rule}: ", end="")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluator.commands.options import MinimumTier, WorkDir, errors, text_of
+from evaluator.counting import counted
 from evaluator.description import Description
 from evaluator.errors import EvaluatorError
 from evaluator.shapes.inference.result import DEADLINE_S, Inferred, infer
@@ -73,7 +74,7 @@ def show(console: Console, inferred: Inferred) -> None:
                 )
         console.print(table)
         console.print(
-            f"{inferred.probes} sizes tried in {inferred.elapsed_s:.1f} s; torch.export: {inferred.export}",
+            f"{counted(inferred.probes, 'size')} tried in {inferred.elapsed_s:.1f} s; torch.export: {inferred.export}",
             markup=False,
         )
     for sentence in inferred.sentences:

@@ -24,7 +24,7 @@ TIMED_PATH = (device_chain, device_driver, device_gate, device_memory)
 
 def on_gpu(device: torch.device) -> bool:
     """Whether this is an accelerator, not the CPU."""
-    return device.type == "cuda"
+    return device.type == GPU_TYPE
 
 
 __all__ = [

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from evaluator.counting import counted
 from evaluator.devices import Device
 from evaluator.doctor.findings import BAD, DOUBTFUL, GOOD, Line, Section
 from evaluator.errors import EvaluatorError, SandboxUnavailable
@@ -39,7 +40,7 @@ def examine(device: Device, minimum_tier: str) -> Section:
     holds_any = section.facts["in_force"] is not None
     for tier, report in tiers.items():
         if report["holds"]:
-            words = f"holds: {len(report['attacks'])} attacks from inside, none worked"
+            words = f"holds: {counted(len(report['attacks']), 'attack')} from inside, none worked"
             section.lines.append(Line(tier, GOOD, words))
         else:
             state = DOUBTFUL if holds_any else BAD

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from evaluator.counting import counted
 from evaluator.devices import CpuDevice
 from evaluator.doctor.findings import BAD, DOUBTFUL, GOOD, Line, Section
 from evaluator.environment import thread_count
@@ -29,7 +30,7 @@ def examine_devices() -> Section:
     """The CPU, and every GPU that NVML shows."""
     section = Section("Devices")
     facts = CpuDevice().facts()
-    section.lines.append(Line("cpu", GOOD, f"{facts['device_name']}, {thread_count()} threads"))
+    section.lines.append(Line("cpu", GOOD, f"{facts['device_name']}, {counted(thread_count(), 'thread')}"))
     section.facts = {"cpu": facts, "gpus": [], "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES")}
     try:
         import pynvml
@@ -80,7 +81,9 @@ def _gpu_line(index: int, gpu: dict[str, Any]) -> Line:
     free = f", {gpu['free_bytes'] / _GIB:.0f} GiB free" if gpu["free_bytes"] is not None else ""
     found = f"{gpu['name']}, driver {gpu['driver']}{free}, {gpu['uuid']}"
     if gpu["processes"] or (gpu["busy_percent"] or 0) > 5:
-        found += f"; in use: {gpu['processes']} processes, {gpu['busy_percent']} % busy"
+        found += (
+            f"; in use: {counted(gpu['processes'], 'process', 'processes')}, {gpu['busy_percent']} % busy"
+        )
         advice = "Wait for the other programs to end, or hide this GPU with CUDA_VISIBLE_DEVICES: they share its clock."
         return Line(name, DOUBTFUL, found, advice)
     if gpu["mig"]:
@@ -124,10 +127,12 @@ def examine_timing() -> Section:
         advice = "The host is overcommitted; ask for dedicated cores before you trust a timing."
         section.lines.append(Line("steal", DOUBTFUL, found, advice))
     if load <= thread_count() / 2:
-        section.lines.append(Line("load", GOOD, f"{load:.1f} on {thread_count()} threads"))
+        section.lines.append(Line("load", GOOD, f"{load:.1f} on {counted(thread_count(), 'thread')}"))
     else:
         advice = "Other programs want these cores; verdicts take longer and more shapes stay undecided."
-        section.lines.append(Line("load", DOUBTFUL, f"{load:.1f} on {thread_count()} threads", advice))
+        section.lines.append(
+            Line("load", DOUBTFUL, f"{load:.1f} on {counted(thread_count(), 'thread')}", advice)
+        )
     return section
 
 

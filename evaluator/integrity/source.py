@@ -14,6 +14,10 @@ from dataclasses import dataclass
 
 MAX_SOURCE_BYTES = 1 << 19
 MAX_NODES = 150_000
+#: Decorators that make a function a kernel, by their full names: one language of kernels in Python per line.
+KERNEL_DECORATORS = (
+    "triton.jit", "triton.runtime.jit.jit", "triton.runtime.jit",
+)  # fmt: skip
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 #: What a Python string must contain to count as C++ or CUDA.
@@ -158,15 +162,14 @@ class Source:
     # -- kernels -----------------------------------------------------------------------------------------------
 
     def is_kernel(self, function: Function) -> bool:
-        """Whether Triton compiles this function."""
+        """Whether a decorator makes this function a kernel."""
         return any(
-            self.dotted(mark.func if isinstance(mark, ast.Call) else mark)
-            in ("triton.jit", "triton.runtime.jit.jit", "triton.runtime.jit")
+            self.dotted(mark.func if isinstance(mark, ast.Call) else mark) in KERNEL_DECORATORS
             for mark in function.decorator_list
         )
 
     def jit_names(self) -> list[str]:
-        """Names of the functions that Triton compiles."""
+        """Names of the functions that are kernels."""
         return list(dict.fromkeys(f.name for f in self.functions if self.is_kernel(f)))
 
     # -- what a call of the module reaches -----------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from evaluator.counting import counted
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.numbers import is_inexact
 from evaluator.oracle.tolerance import Expected, as_rows, row_rms
@@ -154,7 +155,7 @@ def _first_wrong(wrong: Array, got: Array, exact: Array) -> str:
     size = xp.size(wrong)
     share = count / size
     return (
-        f"{count} of {size} elements ({share:.1%}) are wrong, first at row {row}, column {column}: "
+        f"{count} of {counted(size, 'element')} ({share:.1%}) wrong, first at row {row}, column {column}: "
         f"got {_number(xp.item(got, row, column))}, expected {_number(xp.item(exact, row, column))}"
     )
 

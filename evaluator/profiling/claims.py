@@ -69,6 +69,6 @@ def _measured_types() -> dict[str, dict[str, float]]:
 
 
 def _rate(value: Any) -> float | None:
-    """A rate that another worker's row may hold: anybody with the database's key has written it."""
+    """A rate that another worker's row may hold: any holder of the database's key may have written it."""
     usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if usable and value > 0 else None

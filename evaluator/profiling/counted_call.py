@@ -88,7 +88,7 @@ def _run(path: str, request: dict[str, Any]) -> str:
     if request["library_path"]:
         environment["LD_LIBRARY_PATH"] = request["library_path"]
     line = command(request["ncu"], _TABLE, request["launches"], [sys.executable, "-c", call])
-    # Into files: a pipe would be waited for as long as anybody holds its end, and the task's processes may outlive ncu.
+    # Into files: a pipe would be waited for as long as any process holds its end, and the task's processes may outlive ncu.
     with open(_PRINTED, "wb") as printed:
         try:
             running = subprocess.Popen(

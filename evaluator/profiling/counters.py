@@ -1,7 +1,7 @@
 """What ncu's own rules say of a call's kernels, where ncu is there: found, run around one call in the sandbox, read.
 
 They explain; the label rests on the experiments alone. ncu runs where the profile's process runs, beside the task's code and
-as confined as it, so what it writes is anybody's text: known columns, plain numbers within bounds and as many launches as were
+as confined as it, so what it writes is untrusted text: known columns, plain numbers within bounds and as many launches as were
 asked for, or it is refused whole. Where it cannot count from in there, the answer says so: it is run nowhere else, and no
 setting of the machine is changed for it.
 """
@@ -126,11 +126,11 @@ def count(
     dims: Mapping[str, Any],
     deadline_s: float = DEADLINE_S,
 ) -> Counters:
-    """Has ncu count the kernels of one warm call of a task. Whoever calls holds the device's lock.
+    """Has ncu count the kernels of one warm call of a task. The caller holds the device's lock.
 
     Args:
         tools: what runs ncu and the task in the sandbox.
-        text: the task file; anybody's.
+        text: the task file; untrusted.
         ncu: path of ncu.
         device: ``cpu`` or ``cuda``.
         dims: plain sizes that differ from the file's.
@@ -270,4 +270,4 @@ def _why_not(output: str, tier: str) -> str:
         return "ncu saw no kernel in a call, so nothing was counted."
     last = clean((own or lines or ["it said nothing"])[-1], _MOST_SHOWN)
     where = f"in the sandbox's tier {tier}" if tier in ("namespaces", "landlock") else "in the sandbox"
-    return f"ncu does not work {where} here, and is run nowhere else, since the task's code is anybody's. It said: {last}"
+    return f"ncu does not work {where} here, and is run nowhere else, since the task's code is untrusted. It said: {last}"

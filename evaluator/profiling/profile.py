@@ -42,7 +42,7 @@ def profile_task(
 
     Args:
         tools: a referee of ``device``; what runs the task's code.
-        text: the task file; anybody's.
+        text: the task file; untrusted.
         rates: measured ceilings of the device (:func:`evaluator.profiling.ceilings.ceilings`, its key ``rates``).
         device: ``cpu`` or ``cuda``.
         dims: sizes that shall differ from the file's defaults.

@@ -1,4 +1,4 @@
-"""Every operation of a call with its Python line, its module, its bytes, its arithmetic and its time, and whoever waits.
+"""Every operation of a call with its Python line, its module, its bytes, its arithmetic and its time, and what waits.
 
 Runs beside the untrusted module, in its process.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evaluator.counting import counted
 from evaluator.profiling.bottleneck import Diagnosis
 from evaluator.profiling.measured import Measured
 
@@ -40,9 +41,9 @@ def sentences(found: Diagnosis, seen: Measured, *, gpu: bool) -> tuple[str, ...]
         )
     for line, what, count in found.waits[:_SHOWN]:
         verb = "waits" if gpu else "would wait, on a GPU,"
-        said.append(f"Line {line}: the host {verb} for the device ({what}), {count} times a call.")
+        said.append(f"Line {line}: the host {verb} for the device ({what}), {counted(count, 'time')} a call.")
     for line, way, size in found.transfers[:_SHOWN]:
-        said.append(f"Line {line}: {size} bytes are copied {way} in a call.")
+        said.append(f"Line {line}: a call copies {counted(size, 'byte')} {way}.")
     for line, reason in found.breaks[:_SHOWN]:
         where = f"Line {line}" if line else "Outside the file"
         said.append(f"{where}: torch.compile breaks the graph here ({reason}).")

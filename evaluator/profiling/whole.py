@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from evaluator.counting import counted
 from evaluator.devices import is_accelerator
 from evaluator.errors import EvaluatorError
 
@@ -116,7 +117,7 @@ def _sentences(parts: list[Any], modules: list[Any], waits: list[Any], device: s
     for row in modules[:_SHOWN]:
         if row["share"] >= _WORTH:
             said.append(
-                f"{row['name']} ({row['type']}, {row['calls']} calls) takes {row['share']:.0%} itself: even for nothing, the "
+                f"{row['name']} ({row['type']}, {counted(row['calls'], 'call')}) takes {row['share']:.0%} itself: even for nothing, the "
                 f"program would be {row['at_most']:.2f} times faster at most."
             )
     for row in waits[:_SHOWN]:
@@ -125,7 +126,7 @@ def _sentences(parts: list[Any], modules: list[Any], waits: list[Any], device: s
             if is_accelerator(device)
             else "on a GPU the host would wait for the device"
         )
-        said.append(f"{row['where']}: {verb} ({row['what']}), {row['calls']} times.")
+        said.append(f"{row['where']}: {verb} ({row['what']}), {counted(row['calls'], 'time')}.")
     if not any(row["share"] >= _WORTH for row in modules):
         said.append("No submodule takes a twentieth of the time: optimizing one would not be felt.")
     return said

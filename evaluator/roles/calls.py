@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from evaluator.counting import counted
 from evaluator.roles.blocks import flatten, map_tensors, tensors_in
 from evaluator.roles.frames import CallSpec, TensorMeta
 from evaluator.roles.protocol import ContractError
@@ -138,7 +139,9 @@ class Call:
         roots, gradients = [], []
         for index, gradient in zip(self._spec.differentiable, upstream, strict=True):
             if index >= len(outputs):
-                raise ContractError(f"forward() returned {len(outputs)} tensors, too few for this task")
+                raise ContractError(
+                    f"forward() returned {counted(len(outputs), 'tensor')}, too few for this task"
+                )
             output = outputs[index]
             if not output.requires_grad:
                 raise ContractError(

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from evaluator.counting import counted
 from evaluator.devices import BACKENDS
 from evaluator.errors import EvaluatorError
 from rl import tasks
@@ -69,7 +70,7 @@ def build(
     """Make proposals, look through them for evaluation tasks, judge them, and write down what was accepted."""
     try:
         if device not in BACKENDS:
-            raise ConfigError(f"--device {device}: must be cpu or cuda")
+            raise ConfigError(f"--device {device}: must be {' or '.join(BACKENDS)}")
         evaluated = evaluated_tasks(held_out or [], config or [])
         fleet = FleetPart.model_validate(
             {
@@ -121,7 +122,7 @@ def evaluated_tasks(names: list[str], configs: list[Path]) -> dict[str, str]:
     found = tasks.sources(tasks.named(dict.fromkeys(listed)))
     if not found:
         raise ConfigError(
-            "no task to evaluate on is named: give --held-out or --config, or nobody can say what must not be in the data"
+            "no task to evaluate on is named: give --held-out or --config, which tell what must not be in the data"
         )
     return found
 
@@ -145,7 +146,9 @@ def _show(tally: Tally, rows: int, out: Path) -> None:
         table.add_row(Text(f"not judged: {why}"), str(count))
     _console.print(table)
     _console.print(
-        f"{rows} rows in {out}; how each came about: {provenance_path(out)}", markup=False, highlight=False
+        f"{counted(rows, 'row')} in {out}; how each came about: {provenance_path(out)}",
+        markup=False,
+        highlight=False,
     )
 
 

@@ -200,7 +200,7 @@ class Builder:
                     return
                 self._gone = self._gone + 1 if error.gone else 0
                 if self._gone >= _GONE:
-                    raise FleetLost(f"{_GONE} evaluations in a row found nobody to judge: {why}") from None
+                    raise FleetLost(f"{_GONE} evaluations in a row found no evaluator: {why}") from None
                 if not error.again:
                     break
             else:

@@ -18,7 +18,7 @@ LICENCES: Mapping[Source, str] = {
     "compiled": "module: MIT (Kernelwright); kernels: written by PyTorch's Inductor and by Kernelwright around it, "
     "MIT, with what Inductor puts into each file under PyTorch's BSD-3-Clause",
     "library": "MIT (Kernelwright)",
-    "service": "whoever owns the job; ask before passing it on",
+    "service": "the owner of the job; ask before passing it on",
 }
 
 

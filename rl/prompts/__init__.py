@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agent.extraction import extract
+from agent.languages import DEVICES
 from agent.messages import Message
 from agent.prompts import fill
 from agent.prompts.markers import holds_markers
-from agent.strategy.conversation import DEVICES
 from evaluator.devices import is_accelerator
 from rl.errors import ConfigError
 from rl.exemplars import Draw

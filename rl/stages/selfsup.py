@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from agent.strategy.novelty import fingerprint
+from evaluator.counting import counted
 from evaluator.sources import TaskSource
 from rl import checkpoints, models, tasks
 from rl.config import SelfsupStage
@@ -74,7 +75,7 @@ def run(stage: SelfsupStage, ranks: Ranks, judge_of: JudgeOf, held_out: Iterable
             path = str(one.folder / checkpoints.FINAL)
     if not rows:
         raise DataError(
-            f"in {stage.rounds} rounds no candidate of the stage {stage.name!r} was accepted, so there is nothing to learn from: train "
+            f"in {counted(stage.rounds, 'round')} no candidate of the stage {stage.name!r} was accepted, so there is nothing to learn from: train "
             "`sft` longer, or on rows of these tasks"
         )
     if ranks.first:
@@ -176,7 +177,7 @@ class _Round:
             every = sum(len(report.samples) for report in reports)
             why = next(reason for report in reports if report.unheard for reason in report.missing)
             raise FleetLost(
-                f"nobody answered about {unheard} of {every} completions of round {self.number} ({why}). Nothing is lost: bring the evaluators "
+                f"no evaluator answered about {unheard} of {every} completions of round {self.number} ({why}). Nothing is lost: bring the evaluators "
                 "back and go on with --resume auto; what was judged is not judged again"
             )
         at.learn(reports)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from evaluator.counting import counted
 from rl import checkpoints, models, tasks
 from rl.config import SelfsupStage, SftStage
 from rl.decontamination import refuse_overlaps
@@ -151,7 +152,7 @@ def _pairs(rows: Sequence[Row], tokenizer: Any, most: int) -> list[dict[str, Any
         )  # fmt: skip
     if not pairs:
         raise DataError(
-            f"none of {len(rows)} rows can be trained on: {long} are longer than {most} tokens (`max_tokens`, or what the model reads), {unteachable} hold "
+            f"none of {counted(len(rows), 'row')} can be trained on: {long} are longer than {most} tokens (`max_tokens`, or what the model reads), {unteachable} hold "
             "text that the model's chat format gives a meaning"
         )
     return pairs

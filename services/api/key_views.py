@@ -63,7 +63,7 @@ class NewKeyView(KeyView):
 
 
 class AuditView(View):
-    """Somebody did something."""
+    """One entry of the audit log: a user did something."""
 
     id: int
     time: datetime

@@ -49,7 +49,7 @@ KINDS: tuple[Kind, ...] = (
         "The request carries no key, or one that is unknown, revoked or expired.",
         (
             "Send a key as Authorization: Bearer kw_... .",
-            "Has the key expired or been rotated? Whoever runs the service makes another with kernelwright keys create.",
+            "Has the key expired or been rotated? The operator makes another with kernelwright keys create.",
             "In a browser, log in again.",
         ),
     ),
@@ -62,14 +62,14 @@ KINDS: tuple[Kind, ...] = (
         (
             "Read the member detail: it names the scope that is needed, or what else was wrong.",
             "A form that was open for long belongs to a login that has ended: reload its page.",
-            "Behind a proxy, have whoever runs the service list its name in KERNELWRIGHT_ALLOWED_HOSTS.",
+            "Behind a proxy, have the operator list its name in KERNELWRIGHT_ALLOWED_HOSTS.",
         ),
     ),
     Kind(
         404,
         "not-found",
         "Not found",
-        "There is nothing at this address, or it belongs to somebody else: the service does not tell the two apart.",
+        "There is nothing at this address, or it belongs to another user: the service does not tell the two apart.",
         (
             "Check the id; ids are case-sensitive and complete.",
             "Check that the key is of the user who made it.",
@@ -86,11 +86,11 @@ KINDS: tuple[Kind, ...] = (
         408,
         "too-slow",
         "The request came too slowly",
-        "The request's body was not there within the time that the service waits for it, so that nobody holds a connection for ever.",
+        "The request's body was not there within the time that the service waits for it, so that no client holds a connection for ever.",
         (
             "Send the request again over a better connection.",
             "Send less at a time: a module needs no data.",
-            "Whoever runs the service can allow more time by KERNELWRIGHT_BODY_SECONDS.",
+            "The operator can allow more time by KERNELWRIGHT_BODY_SECONDS.",
         ),
     ),
     Kind(
@@ -113,7 +113,7 @@ KINDS: tuple[Kind, ...] = (
         (
             "Send less: one task file and one candidate file are enough for a request.",
             "Answers of a batch may come in several requests, with more set on all but the last.",
-            "Whoever runs the service can raise KERNELWRIGHT_MAX_BODY_BYTES.",
+            "The operator can raise KERNELWRIGHT_MAX_BODY_BYTES.",
         ),
     ),
     Kind(
@@ -135,7 +135,7 @@ KINDS: tuple[Kind, ...] = (
         (
             "Wait for as many seconds as the Retry-After header says.",
             "With a quota that counts waiting jobs, wait until some have ended, or cancel some.",
-            "Whoever runs the service sets quotas with kernelwright keys quota.",
+            "The operator sets quotas with kernelwright keys quota.",
         ),
     ),
     Kind(
@@ -145,7 +145,7 @@ KINDS: tuple[Kind, ...] = (
         "A fault of the service's own. What the request was to change is as it was before.",
         (
             "Send it again, with the same Idempotency-Key so that nothing is made twice.",
-            "If it happens again, tell whoever runs the service when it was: the log holds the reason, this answer does not.",
+            "If it happens again, tell the operator when it was: the log holds the reason, this answer does not.",
         ),
     ),
     Kind(

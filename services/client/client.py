@@ -283,7 +283,7 @@ def _view(response: httpx.Response, view: type[View]) -> View:
         return view.model_validate(json_of(response))
     except ValidationError as error:
         raise UnexpectedAnswer(
-            f"{response.url} answered with something that this client does not know: {error.error_count()} fields"
+            f"{response.url} answered with something that this client does not know; fields that do not fit: {error.error_count()}"
         ) from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from evaluator.counting import counted
 from services.commands.terminal import AsJson, open_database, print_json, print_line
 
 
@@ -19,6 +20,6 @@ def backfill_leaderboard(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"entered": entered, "not_listed": dict(kept_out)})
         return
-    print_line(f"{entered} jobs were entered")
+    print_line(f"{counted(entered, 'job')} entered")
     for reason, count in kept_out.most_common():
         print_line(f"{count} not: {reason}")

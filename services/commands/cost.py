@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from evaluator.counting import counted
 from services.commands.terminal import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def cost(
 def _table(lines: list[Serving]) -> Table:
     table = Table(
         "device", "what runs", "µs per call", "J per call", "$ per million calls", "calls per $", "",
-        title=f"mean over {lines[0].shapes} shape{'s' if lines[0].shapes != 1 else ''} that every device timed, by traffic where "
+        title=f"mean over {counted(lines[0].shapes, 'shape')} that every device timed, by traffic where "
         "it is known",
     )  # fmt: skip
     for line in lines:

@@ -167,7 +167,7 @@ def resume(
             session.flush()
         held = lease.claim(session, Job, job, owner, settings.lease_seconds, settings.max_lost_workers)
         if held is None:
-            raise NotReady(f"job {job} waits for no answers here, or somebody else works on it")
+            raise NotReady(f"job {job} waits for no answers here, or another worker has it")
         session.commit()
         return job
 

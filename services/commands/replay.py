@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from evaluator.counting import counted
 from services.commands.terminal import AsJson, give_up, print_json
 
 EXIT_DIFFERS = 1
@@ -71,7 +72,9 @@ def replay(
             table.add_row(prompt.request, word, prompt.sha256[:16])
         say = Console()
         say.print(table)
-        say.print(f"{found.candidates} of {found.recorded_candidates} candidates of models made again")
+        say.print(
+            f"{found.candidates} of {counted(found.recorded_candidates, 'candidate')} of models made again"
+        )
         if found.templates_changed:
             say.print("the templates of prompts have changed since")
     raise typer.Exit(0 if found.same else EXIT_DIFFERS)

@@ -57,7 +57,7 @@ def serve(
     if not is_loopback(host):
         if not wait_for_key and not _has_keys():
             say.print(
-                f"[red]refused:[/] {host} is not a loopback address and this service has no keys: whoever reaches the port "
+                f"[red]refused:[/] {host} is not a loopback address and this service has no keys: any client that reaches the port "
                 "could run jobs and read every source. Make the first key with "
                 "`kernelwright keys create NAME --user YOU --scope admin`, then start again.",
                 highlight=False,
@@ -65,7 +65,7 @@ def serve(
             raise typer.Exit(_EXIT_USAGE)
         say.print(
             "[yellow]plain HTTP:[/] keys and sources travel as they are; put a proxy that speaks TLS in front of this "
-            "port, or let nobody but it reach it."
+            "port, and let only the proxy reach it."
         )
     try:
         listener = _listen(host, port)

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from evaluator.counting import counted
 from services.commands.terminal import AsJson, MinimumTier, give_up, print_json, print_line
 
 app = typer.Typer(
@@ -112,7 +113,7 @@ def import_tasks(
         print_json({"folder": str(imported.folder), "report": str(report), "counts": imported.counts})
         return
     counts = imported.counts
-    words = f"{counts['sound'] + counts['marked']} of {len(files)} tasks are registered ({counts['marked']} with remarks), "
+    words = f"{counts['sound'] + counts['marked']} of {counted(len(files), 'task')} registered ({counts['marked']} with remarks), "
     words += f"{counts['refused']} refused, {counts['unknown']} could not be looked at; report: {report}"
     print_line(words)
 

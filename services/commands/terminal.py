@@ -44,7 +44,7 @@ MinimumTier = Annotated[str, typer.Option(help="Weakest sandbox to accept: names
 PlainHttp = Annotated[
     bool,
     typer.Option(
-        "--plain-http", help="Send the key over http:// to another machine: whoever is between reads it."
+        "--plain-http", help="Send the key over http:// to another machine: any machine between can read it."
     ),
 ]
 

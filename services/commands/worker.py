@@ -44,7 +44,7 @@ def worker(log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or 
     settings = get_settings()
     if settings.embedded:
         typer.echo(
-            "refused: without KERNELWRIGHT_BROKER_URL nobody can send messages to this worker; `kernelwright serve` works "
+            "refused: without KERNELWRIGHT_BROKER_URL nothing can send messages to this worker; `kernelwright serve` works "
             "by itself.",
             err=True,
         )

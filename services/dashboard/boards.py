@@ -37,7 +37,7 @@ def selection(**wanted: str | None) -> dict[str, Any]:
 @router.get("/ui/leaderboard")
 @page
 def boards_page(session: SessionDep, gpu: Text = None, after: Text = None) -> Response:
-    """Every board with who is first."""
+    """Every board with its first entry."""
     wanted = selection(gpu=gpu)
     found, more = reading.list_boards(session, limit=PAGE_SIZE, after=after or None, **wanted)
     return render(

@@ -16,6 +16,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from evaluator.counting import counted
 from services.dashboard import formats, ranking, words
 from services.dashboard.rendering import environment
 
@@ -140,7 +141,7 @@ def history_chart(firsts: Sequence[Json], now: datetime) -> Chart:
         ],
         description=f"First place was taken {count}; from {formats.speedup(speeds[0])} to {formats.speedup(speeds[-1])}."
         if held
-        else "Nobody has been first yet.",
+        else "No entry has been first yet.",
     )
 
 
@@ -178,7 +179,7 @@ def search_chart(candidates: Sequence[Json]) -> Chart:
         ticks=axis.ticks(26.0),
         dots=dots,
         best_steps=steps,
-        description=f"{len(dots)} candidates in order of arrival, {rejected} rejected, {reached}.",
+        description=f"{counted(len(dots), 'candidate')} in order of arrival, {rejected} rejected, {reached}.",
     )
 
 

@@ -144,7 +144,7 @@ def _facts(side: Side) -> dict[str, str]:
         "findings": ", ".join(words.rule(str(item.get("rule"))) for item in one["findings"]),
         "proposer's note": one["note"][:_LONGEST],
         "parent": str(one["parent_sha256"] or "")[:12],
-        "source": f"{one['sha256'][:12]}, {formats.count(lines_of_code(one['source']))} lines",
+        "source": f"{one['sha256'][:12]}, {formats.counted(lines_of_code(one['source']), 'line')}",
         "job": f"{job['name']} ({job['id'][-8:]})",
         "task": f"{job['task']['name']} ({job['task']['sha256'][:12]})",
         "winner of its job": "yes" if (job["winner"] or {}).get("sha256") == one["sha256"] else "no",

@@ -76,7 +76,7 @@ def say(name: str, data: Data) -> Said:
         case "proposer.finished":
             return Said("A proposer is done", _joined(origin, _text(data, "text")))
         case "budget.spent" if "tokens" in data:
-            cost = f"{formats.count(data['tokens'])} tokens, {formats.dollars(data.get('usd'))}"
+            cost = f"{formats.counted(data['tokens'], 'token')}, {formats.dollars(data.get('usd'))}"
             return Said("Asked a model", _joined(_text(data, "model"), cost))
         case "budget.spent":
             return Said("Budget spent", _text(data, "text") or reason, "warn")

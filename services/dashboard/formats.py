@@ -110,6 +110,11 @@ ratio = _figure("{:.3f}")
 weight = _figure("{:,.6g}")
 
 
+def counted(value: object, noun: str) -> str:
+    """A number with its noun: ``1 line``, ``1,200 lines``."""
+    return f"{count(value)} {noun if value == 1 else f'{noun}s'}"
+
+
 def moment(value: object) -> datetime | None:
     """A stored timestamp (ISO text or datetime) in UTC; ``None`` if missing or invalid."""
     if isinstance(value, str):

@@ -25,7 +25,7 @@ _LONGEST_KEY = 200
 def login_page(
     request: Request, caller: CallerDep, next_path: Annotated[str, Query(alias="next", max_length=2000)] = "/"
 ) -> Response:
-    """The form for a key; whoever needs none, or is logged in, goes on at once."""
+    """The form for a key; a browser that needs none, or is logged in, goes on at once."""
     if caller.scope is not None:
         return RedirectResponse(logins.safe_next(next_path), status_code=303)
     return _form(request, logins.safe_next(next_path))

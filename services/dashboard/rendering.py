@@ -69,7 +69,7 @@ def _by_size(summary: Mapping[str, Any]) -> str:
 @cache
 def environment() -> Environment:
     """The template environment: escapes everything and raises on undefined names."""
-    names = "speedup interval microseconds seconds dollars count percent ratio weight clock clock_short dims breakable px"
+    names = "speedup interval microseconds seconds dollars count counted percent ratio weight clock clock_short dims breakable px"
     filters: dict[str, Callable[..., Any]] = {name: getattr(formats, name) for name in names.split()}
     filters |= {"lines_of_code": lines_of_code, "by_size": _by_size}
     jinja = pages.environment(HERE / "templates", filters)

@@ -66,7 +66,7 @@ def _add_conditions(state: ORMExecuteState) -> None:
 @event.listens_for(PrivateSession, "before_flush")
 def _refuse_to_write(session: Session, *_: Any) -> None:
     if session.reads_only:  # type: ignore[attr-defined]
-        raise RuntimeError("this session is for reading; whoever writes takes `Database.write`")
+        raise RuntimeError("this session is for reading; to write, use `Database.write`")
 
 
 def owner_of(session: Session) -> str | None:

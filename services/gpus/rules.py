@@ -16,7 +16,7 @@ from services.gpus.reading import Reading
 KEPT_S = 600.0
 PERSIST_S = 120.0
 _PERSIST_READINGS = 3
-_NOBODYS_BYTES = 2 << 30
+_UNEXPLAINED_BYTES = 2 << 30
 # From NVIDIA's list of Xid errors, only hardware and driver errors. A program can cause 13, 31, 43 and 45, and workers must
 # expect candidates that do.
 HARDWARE_XIDS = {
@@ -105,14 +105,14 @@ def _slowdown(readings: Sequence[Reading]) -> str | None:
 def _memory(readings: Sequence[Reading]) -> str | None:
     """Report memory held by no visible process. In containers the process list may be empty; it is then ignored if `own`."""
     lasting = _lasting(readings)
-    excesses = [_held_by_nobody(one) for one in lasting]
-    if not excesses or any(one is None or one < _NOBODYS_BYTES for one in excesses):
+    excesses = [_unexplained_bytes(one) for one in lasting]
+    if not excesses or any(one is None or one < _UNEXPLAINED_BYTES for one in excesses):
         return None
     gib = (excesses[-1] or 0) / 2**30
     return f"{gib:.1f} GiB of the GPU's memory are held by no process that can be seen from here"
 
 
-def _held_by_nobody(one: Reading) -> int | None:
+def _unexplained_bytes(one: Reading) -> int | None:
     if one.used_bytes is None or (one.held_bytes is None and one.own):
         return None
     return one.used_bytes - (one.held_bytes or 0)

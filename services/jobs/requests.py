@@ -90,6 +90,7 @@ TaskText = Annotated[str, Field(min_length=1), AfterValidator(_source), AfterVal
 Line = Annotated[str, Field(max_length=_LONGEST_WORD), AfterValidator(_one_line)]
 Size = Annotated[Any, AfterValidator(_size), WithJsonSchema({"type": ["integer", "string"]})]
 Dims = Annotated[dict[Line, Size], Field(max_length=MAX_DIMS)]
+# The names of `evaluator.devices.DeviceName`, which `services.client` must not import: it runs without torch.
 Device = Literal["cpu", "cuda"]
 Precision = Literal["default", "strict", "tf32", "bf16", "fp16", "fp8"]
 _PRECISION = "the tier to judge in, instead of the file's: `default` is what PyTorch does unless told otherwise, `strict` allows no TF32"
@@ -99,7 +100,7 @@ Priority = Annotated[
         ge=-OWN_PRIORITY,
         le=MOST_PRIORITY,
         description="which of one's own waiting jobs and evaluations go first: the greater. It gains nothing over other users; "
-        f"beyond {OWN_PRIORITY}, which takes a key of scope admin, it goes before everybody",
+        f"beyond {OWN_PRIORITY}, which takes a key of scope admin, it goes before all other users'",
     ),
 ]
 OwnShapes = Annotated[list[Dims], Field(max_length=MAX_SHAPES_PER_SPLIT)]
@@ -309,7 +310,7 @@ class OptimizeRequest(TaskRequest):
     )
     budget: BudgetRequest = Field(default_factory=BudgetRequest, description="where to stop")
     origins: list[Literal["human", "compiler", "llm", "policy"]] | None = Field(
-        default=None, min_length=1, description="who may propose; by default everybody that is configured"
+        default=None, min_length=1, description="what may propose; by default every origin that is configured"
     )
     start_from: Source | None = Field(
         default=None,

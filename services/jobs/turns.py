@@ -46,21 +46,23 @@ def take(
     """
     with database.read() as session:
         orphans = session.scalars(_orphans(model, device, max_attempts)).all()
-        anybody = session.scalar(_owners_in_turn(model, device), {"passed": ()}) is not None
+        waiting = session.scalar(_owners_in_turn(model, device), {"passed": ()}) is not None
     for row_id in orphans:
         with database.write() as session:
             held = lease.claim(session, model, row_id, worker, lease_seconds, max_attempts)
         if held is not None:
             return held
     passed: list[str] = []  # users whose rows other workers took or locked in the meantime
-    while anybody:
+    while waiting:
         # Lock one user per transaction: waiting for a second user's lock while holding the first could deadlock.
         with database.write() as session:
             owner = session.scalar(_owners_in_turn(model, device), {"passed": passed})
             if owner is None:
                 return None
             lock_user(session, owner or None)
-            row_id = session.scalar(_next_of(model, device, max_attempts, nobody=not owner), {"owner": owner})
+            row_id = session.scalar(
+                _next_of(model, device, max_attempts, unowned=not owner), {"owner": owner}
+            )
             if row_id is not None:
                 held = lease.claim(session, model, row_id, worker, lease_seconds, max_attempts)
                 if held is not None:
@@ -128,12 +130,12 @@ def _owners_in_turn(model: LeasedModel, device: str) -> Select[Any]:
 
 
 @cache
-def _next_of(model: LeasedModel, device: str, max_attempts: int, *, nobody: bool) -> Select[Any]:
+def _next_of(model: LeasedModel, device: str, max_attempts: int, *, unowned: bool) -> Select[Any]:
     """Select the first queued row of `owner`, or of no user. PostgreSQL skips a locked row: it is being claimed or cancelled."""
     own = and_(
         model.state == "queued",
         _is_wanted(model, device, max_attempts),
-        model.owner_id.is_(None) if nobody else model.owner_id == bindparam("owner"),
+        model.owner_id.is_(None) if unowned else model.owner_id == bindparam("owner"),
     )
     # The highest priority first, then the oldest row: an index answers both lookups, but not an ORDER BY over both columns.
     most = select(func.max(model.priority)).where(own).scalar_subquery()

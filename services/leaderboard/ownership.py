@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from services.db.models import Candidate, Job, LeaderboardEntry
 
 _MOST_CHARACTERS = 200
-_TYPED_BY_SOMEBODY = "external"
+_TYPED = "external"
 
 
 def visible_jobs(session: Session, job_ids: Collection[str]) -> set[str]:
@@ -29,7 +29,7 @@ def visible_jobs(session: Session, job_ids: Collection[str]) -> set[str]:
 
 def typed_labels(session: Session, entries: Collection[LeaderboardEntry]) -> dict[str, str]:
     """Labels typed by people, by job, of the entries whose candidates the session's user may see."""
-    wanted = [entry.job_id for entry in entries if entry.origin == _TYPED_BY_SOMEBODY]
+    wanted = [entry.job_id for entry in entries if entry.origin == _TYPED]
     if not wanted:
         return {}
     winner = (Candidate.job_id == LeaderboardEntry.job_id) & (
@@ -40,21 +40,22 @@ def typed_labels(session: Session, entries: Collection[LeaderboardEntry]) -> dic
     return {row.job_id: row.label for row in found}
 
 
-def shown_model(model: str) -> str:
-    """A model's name without its folder, which is a path on the operator's machine."""
-    return (
-        model.rstrip("/").rsplit("/", 1)[-1][:_MOST_CHARACTERS]
-        if model.startswith(("/", ".", "~"))
-        else model
-    )
+def shown_model(model: str, *, is_folder: bool = False) -> str:
+    """A model's name without its folder, which is a path on the operator's machine.
+
+    A name such as `acme/model` stays, unless `is_folder` says that it is a path, too.
+    """
+    if is_folder or model.startswith(("/", ".", "~")):
+        model = model.rstrip("/").rsplit("/", 1)[-1]
+    return model[:_MOST_CHARACTERS]
 
 
-def shown_label(label: str, origin: str, model: str | None) -> str:
+def shown_label(label: str, origin: str, model: str, shown: str) -> str:
     """A candidate's label as other users see it.
 
-    A label that this project made is shown with the model's shortened name. For an external candidate only the origin is shown,
+    A label that this project made is shown with the model's `shown` name instead of `model`. For an external candidate only the origin is shown,
     since a person typed its label (`typed_labels` returns those).
     """
-    if origin == _TYPED_BY_SOMEBODY:
+    if origin == _TYPED:
         return origin
-    return (label.replace(model, shown_model(model)) if model else label)[:_MOST_CHARACTERS]
+    return (label.replace(model, shown) if model else label)[:_MOST_CHARACTERS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -74,7 +75,9 @@ def enter(session: Session, job: Job, at: datetime | None = None) -> Leaderboard
         return standing
     winner = standing.winner
     board = _locked_board(session, standing.board)
-    model = _model_of(job, winner)
+    choice = _choice_of(job, winner)
+    model = str(choice["model"]) if choice else ""
+    shown = shown_model(model, is_folder=bool(choice) and choice.get("provider") == "policy")
     now = utc_now()
     at = at or now
     entry = LeaderboardEntry(
@@ -83,8 +86,8 @@ def enter(session: Session, job: Job, at: datetime | None = None) -> Leaderboard
         owner=job.owner_id or "",
         winner_sha256=winner.sha256,
         origin=winner.origin,
-        model=shown_model(model) if model else None,
-        label=shown_label(winner.label, winner.origin, model),
+        model=shown or None,
+        label=shown_label(winner.label, winner.origin, model, shown),
         **asdict(standing.figures),
         roofline_share=_roofline_share(session, job, winner),
         usd=job.usd,
@@ -175,15 +178,15 @@ def _locked_board(session: Session, described: Board) -> Leaderboard:
     return board
 
 
-def _model_of(job: Job, winner: Candidate) -> str | None:
-    """The model that wrote the winner; proposers begin their labels with the model's name."""
+def _choice_of(job: Job, winner: Candidate) -> Mapping[str, Any]:
+    """The job's model that wrote the winner; empty if unknown. Proposers begin their labels with the model's name."""
     if winner.origin not in _MODEL_ORIGINS:
-        return None
+        return {}
     asked = [one for one in job.request.get("models") or () if one.get("origin", "llm") == winner.origin]
-    names = sorted({str(one.get("model")) for one in asked}, key=len, reverse=True)
-    if len(names) == 1:
-        return names[0]
-    return next((name for name in names if winner.label.startswith(f"{name} ")), None)
+    asked.sort(key=lambda one: len(str(one["model"])), reverse=True)
+    if len({one["model"] for one in asked}) == 1:
+        return asked[0]
+    return next((one for one in asked if winner.label.startswith(f"{one['model']} ")), {})
 
 
 def _roofline_share(session: Session, job: Job, winner: Candidate) -> float | None:

@@ -11,6 +11,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from agent.redaction import known_secrets, redact_message
+from evaluator.devices import DeviceName
 from services.mcp.bounded import answer
 from services.mcp.files import Folder, Refused
 from services.mcp.local import Local
@@ -93,9 +94,7 @@ class Kernelwright:
         self,
         task: Task = None,
         task_source: TaskSource = None,
-        device: Annotated[
-            Literal["cpu", "cuda"] | None, Field(description="the service's own by default")
-        ] = None,
+        device: Annotated[DeviceName | None, Field(description="the service's own by default")] = None,
         budget_seconds: Annotated[float, Field(gt=0, le=86_400, description="wall-clock seconds")] = 600.0,
         budget_candidates: Annotated[int | None, Field(ge=1, le=10_000)] = None,
         budget_usd: Annotated[

@@ -73,7 +73,7 @@ class DatabaseMetrics(Collector):
         )
         age = GaugeMetricFamily(
             "kernelwright_queue_age_seconds",
-            "Age of the oldest one that nobody works on.",
+            "Age of the oldest one that no worker has taken.",
             labels=["kind", "device"],
         )
         now = utc_now()

@@ -8,6 +8,7 @@ from typing import cast
 from sqlalchemy import Table, delete, insert, select
 from sqlalchemy.orm import Session
 
+from evaluator.counting import counted
 from services.db.models import AuditEntry, utc_now
 from services.db.session import Database
 from services.db.types import storable_text
@@ -78,7 +79,7 @@ def purge(database: Database, days: int) -> int:
             )
             count = int(found.rowcount)  # type: ignore[attr-defined]
             if count:
-                detail = f"{count} entries from before {before:%Y-%m-%d %H:%M} UTC ({days} days are kept)"
+                detail = f"{counted(count, 'entry', 'entries')} from before {before:%Y-%m-%d %H:%M} UTC (kept: {counted(days, 'day')})"
                 note(session, _SERVICE, "audit purged", detail=detail)
         gone += count
 

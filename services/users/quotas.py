@@ -20,6 +20,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from agent.spec import Budget
+from evaluator.counting import counted
 from evaluator.devices import is_accelerator
 from services.db.models import Candidate, Evaluation, Job, Usage, User, utc_now
 from services.db.types import upsert
@@ -165,7 +166,7 @@ def check(
             waiting += session.scalar(own.where(model.state.in_(_WAITING))) or 0
         if waiting >= quotas.jobs_queued:
             raise QuotaExceeded(
-                f"{waiting} jobs and evaluations wait already, and this user may have {quotas.jobs_queued}",
+                f"{counted(waiting, 'job or evaluation', 'jobs and evaluations')} already waiting, and this user may have {quotas.jobs_queued}",
                 Spent("jobs_queued", quotas.jobs_queued, waiting, None),
             )
     standing = standing_of(session, user_id)

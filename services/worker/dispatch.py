@@ -17,6 +17,7 @@ from itertools import product
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from evaluator.counting import counted
 from services.db.models import Evaluation, Job
 from services.db.session import Database
 from services.jobs import batches, events, lease
@@ -157,7 +158,7 @@ def _end(session: Session, row: LeasedRow) -> None:
     else:
         state = "failed"
         reason = (
-            f"gave up after {row.attempt} attempts: the worker died, or the database failed it, {row.stalled_attempts} times "
+            f"gave up after {counted(row.attempt, 'attempt')}: the worker died, or the database failed it, {counted(row.stalled_attempts, 'time')} "
             f"in a row without anything new being stored{f' ({row.reason})' if row.reason else ''}"
         )
     if isinstance(row, Job):

@@ -17,6 +17,7 @@ from agent.job import judge_candidate, run_job
 from agent.redaction import known_secrets
 from agent.spec import JobOutcome, JobSpec
 from evaluator.client import Referee
+from evaluator.counting import counted
 from evaluator.devices import is_accelerator
 from evaluator.errors import SandboxUnavailable, is_disk_trouble
 from evaluator.sources import CandidateSource, TaskSource
@@ -232,7 +233,7 @@ class Runner:
             with watch:
                 outcome = self._once_there_is_room(work, judge)
         except LeaseLost:
-            _log.info("%s is somebody else's now", held.row_id)
+            _log.info("%s belongs to another worker now", held.row_id)
             return
         except SandboxUnavailable as error:
             # A shutdown of this worker may have ended its sandbox first.
@@ -323,10 +324,11 @@ class Runner:
             if self._patiently(again):
                 return
         except LeaseLost:
-            _log.info("%s is somebody else's now", held.row_id)
+            _log.info("%s belongs to another worker now", held.row_id)
             return
         self._quietly(
-            held, _without_result(held, "failed", f"gave up after {held.attempt} attempts: {reason}")
+            held,
+            _without_result(held, "failed", f"gave up after {counted(held.attempt, 'attempt')}: {reason}"),
         )
 
     def finish(self, held: Lease, outcome: Outcome) -> None:
@@ -379,4 +381,4 @@ class Runner:
         try:
             self._patiently(lambda: self.finish(held, outcome))
         except LeaseLost:
-            _log.info("%s was ended by somebody else", held.row_id)
+            _log.info("%s was ended by another process", held.row_id)

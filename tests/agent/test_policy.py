@@ -75,6 +75,9 @@ def test_a_generation_ends_at_its_time_out(checkpoint: Path) -> None:
 
 
 def test_a_folder_without_a_checkpoint_is_a_clear_reason(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(ProviderError, match=f"folder {missing} does not exist"):
+        LocalPolicy(ModelChoice(str(missing), provider="policy", origin="policy"))
     with pytest.raises(ProviderError, match=r"no config\.json"):
         LocalPolicy(ModelChoice(str(tmp_path), provider="policy"))
 

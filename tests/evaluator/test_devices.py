@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError
+from typing import get_args
 
 import pynvml
 import pytest
 
 from evaluator import devices
+from services.jobs.requests import Device
 from services.settings import Settings
 
 
@@ -52,3 +54,7 @@ def test_a_device_that_is_named_is_used(monkeypatch: pytest.MonkeyPatch) -> None
     _machine(monkeypatch, 1, "2.13.0")
     monkeypatch.setenv("KERNELWRIGHT_DEVICE", "cpu")
     assert Settings().device == "cpu"
+
+
+def test_requests_accept_every_back_end() -> None:
+    assert get_args(Device) == get_args(devices.DeviceName) == tuple(devices.BACKENDS)

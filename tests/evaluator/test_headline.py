@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from evaluator.cli import noise
 from evaluator.referee.judging.shape_results import summary_of
 from evaluator.shapes.traffic import Traffic
 from evaluator.timing.statistics import summarize
@@ -91,3 +93,14 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
         hits += low <= math.exp((own + near) / 2) <= high
     # Four shapes say little of how much shapes differ, as any bootstrap knows; without what they add it is below 60 %.
     assert 0.85 <= hits / 300 <= 0.99
+
+
+@pytest.mark.parametrize(("half", "noisy"), [(0.03, False), (0.14, True)])
+def test_a_noisy_machine_is_named_whatever_the_shapes_speedups(half: float, noisy: bool) -> None:
+    rows = [
+        replace(timed("near", speedup), ci95=(speedup / (1 + half), speedup * (1 + half)))
+        for speedup in (0.5, 1.0, 8.0)
+    ]
+    said = noise(rows)
+    assert ("the machine is noisy: intervals of single shapes are up to ±14 %" in said) is noisy
+    assert bool(said) is noisy

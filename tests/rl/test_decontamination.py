@@ -65,7 +65,8 @@ def test_a_copy_is_found_whatever_was_changed_around_it() -> None:
 def test_a_data_set_with_evaluation_tasks_is_refused_in_one_sentence() -> None:
     refuse_overlaps({"a": OTHER}, EVALUATED)
     with pytest.raises(
-        ContaminatedError, match=r"^6 of 7 rows are tasks .*row 0 is 100% like softmax.*, and 1 more; leave"
+        ContaminatedError,
+        match=r"^tasks that .* are in 6 of 7 rows: .*row 0 is 100% like softmax.*, and 1 more; leave",
     ):
         refuse_overlaps({f"row {n}": EVALUATED["softmax"] for n in range(6)} | {"a": OTHER}, EVALUATED)
 

@@ -76,7 +76,8 @@ def test_data_with_an_evaluation_task_in_it_is_refused(
     code, told = status(caplog, config(tmp_path))
     assert code == 2
     assert (
-        "1 of 1 rows are tasks that the model is evaluated on: a is 100% like rmsnorm; leave them out" in told
+        "tasks that the model is evaluated on are in 1 of 1 row: a is 100% like rmsnorm; leave them out"
+        in told
     )
 
 

@@ -42,7 +42,7 @@ def test_old_entries_go_in_small_pieces_and_each_is_told_of(
     assert actions(base) == ["364 days ago", "0 days ago", "audit purged", "audit purged"]
     with base.read() as session:
         told = audit.list_entries(session, 1)[0]
-    assert told.detail.startswith("1 entries from before ")
+    assert told.detail.startswith("1 entry from before ")
     assert (told.user_name, told.address) == (None, "this service")
     assert audit.purge(base, 365) == 0
     assert len(actions(base)) == 4, "what is kept is not told of every day"

@@ -246,7 +246,7 @@ def worker(kind, device, threads, precision):
         counted = ~beyond(usual, right)
         got, usual, coarse, right = number(got), number(usual), number(coarse), number(right)
         counted = counted & torch.isfinite(got) & torch.isfinite(usual) & torch.isfinite(right)
-        # Who is the same everywhere, such as -1e9 where something is masked, says nothing of how large all else is.
+        # A value that is the same everywhere, such as -1e9 where something is masked, says nothing of how large all else is.
         counted = counted & ~((got == right) & (usual == right))
         coarse = torch.where(torch.isfinite(coarse), coarse, right)
         pairs = {"module": got - right, "reference": usual - right, "tier": coarse - right, "scale": right}
@@ -394,7 +394,9 @@ def compare(rows, workers, evidence, options, name_there, threads):
     seed = int.from_bytes(os.urandom(4), "little")
     ready = prepare_all(rows, workers, seed)
     problems, fallbacks, now, claimed = [], 0, [], []
-    print(f"here: {threads} threads; there: {name_there}; speedup = best baseline over optimized.py")
+    print(
+        f"here: {threads} thread{'s' if threads != 1 else ''}; there: {name_there}; speedup = best baseline over optimized.py"
+    )
     print(
         f"{'shape':<34}{'error/ref':>10}{'eager':>10}{'compile':>10}{'optimized':>10}{'here':>8}{'evidence':>10}"
     )

@@ -1,4 +1,4 @@
-"""The traced graph as the sandbox reports it: untrusted JSON, checked here before anybody looks at it."""
+"""The traced graph as the sandbox reports it: untrusted JSON, checked here before it is used."""
 
 from __future__ import annotations
 

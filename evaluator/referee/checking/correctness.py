@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from evaluator.content import distributions
+from evaluator.counting import counted
 from evaluator.errors import RoleExited, RoleFailure, RoleReported, RoleTimeout
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import Comparison, compare, contract, dense, widen
@@ -280,7 +281,7 @@ def _difference(first: list[Array], second: list[Array], shape: OpenShape) -> st
     if not any(unequal):
         return ""
     return (
-        f"at {shape.where} the same inputs gave {sum(unequal)} elements that differ from the first time, all of them "
+        f"at {shape.where} the same inputs gave {counted(sum(unequal), 'element')} different from the first time, "
         "within the tolerance"
     )
 
@@ -384,7 +385,7 @@ def check_form(side: Side, block: Block, case: Content) -> None:
     """
     metas, expected = block.report.metas, case.metas
     if len(metas) != len(expected):
-        sentence = f"it returns {len(metas)} tensors, the reference returns {len(expected)}: return as many"
+        sentence = f"it returns {counted(len(metas), 'tensor')}, the reference returns {len(expected)}: return as many"
         raise Rejected("contract_violation", "output_count", sentence)
     if block.report.structure != case.structure:
         sentence = (

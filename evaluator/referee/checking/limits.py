@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from evaluator.content.pools import TensorInput
+from evaluator.counting import counted
 from evaluator.errors import RoleFailure, RoleReported
 from evaluator.input_structure import DRAWN
 from evaluator.oracle.arrays import space
@@ -39,8 +40,8 @@ _FAILS = "inputs with NaN and Inf: it fails there ({}) and was not tested furthe
 _CONSTANT = (
     "values of input {} that get_inputs() does not draw; the delivered module does not guard against that"
 )
-_HIDES = "where the reference gives NaN or Inf for such inputs, {} elements are numbers here; the delivered module does not guard against that"
-_SPREADS = "with a NaN or Inf in an input, {} elements are NaN or Inf here that are numbers in the reference's result; the delivered module does not guard against that"
+_HIDES = "{} here where the reference gives NaN or Inf for such inputs; the delivered module does not guard against that"
+_SPREADS = "with a NaN or Inf in an input, {} NaN or Inf here and a number in the reference's result; the delivered module does not guard against that"
 
 
 def check(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
@@ -117,9 +118,9 @@ def _look_for_numbers(side: Side, shape: OpenShape, run: RunState) -> None:
     block, spans = call(side, shape, case, run.outcomes[shape.key])
     hides, spreads = _compared(shape, case, untouched, values_of(block, spans))
     if hides:
-        run.findings.append(_limit("nan_hidden", _HIDES.format(hides), shape))
+        run.findings.append(_limit("nan_hidden", _HIDES.format(counted(hides, "number")), shape))
     if spreads:
-        run.findings.append(_limit("nan_spreads", _SPREADS.format(spreads), shape))
+        run.findings.append(_limit("nan_spreads", _SPREADS.format(counted(spreads, "element")), shape))
 
 
 def _spoiled_case(shape: OpenShape) -> tuple[Any, ...]:

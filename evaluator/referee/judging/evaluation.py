@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from evaluator.counting import counted
 from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
 from evaluator.referee.checking import large, limits, micro_batches, new_weights
 from evaluator.referee.checking.correctness import cases, check, check_again, remarks
@@ -420,13 +421,13 @@ class Evaluation:
         if summary.geomean_speedup is None or summary.geomean_ci95 is None:
             shapes = len(self.run_state.outcomes)
             if self.candidate.interpreted:
-                return f"correct at {shapes} shapes; not timed: {_INTERPRETED}"
+                return f"correct at {counted(shapes, 'shape')}; not timed: {_INTERPRETED}"
             return "correct at every shape; nothing was timed"
         low, high = summary.geomean_ci95
         rivals = shape_results.against(self._results(), self.session.unavailable)
         return (
-            f"correct at {len(self.run_state.outcomes)} shapes; {summary.geomean_speedup:.2f}x "
-            f"[{low:.2f}, {high:.2f}] against {rivals} at each of {summary.shapes} timed shapes"
+            f"correct at {counted(len(self.run_state.outcomes), 'shape')}; {summary.geomean_speedup:.2f}x "
+            f"[{low:.2f}, {high:.2f}] against {rivals} at each of {counted(summary.shapes, 'timed shape')}"
         )
 
     def _verdict(self, word: str, reason: str, detail: str) -> Verdict:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from evaluator.counting import counted
 from evaluator.errors import RoleFailure, RoleReported
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import compare, contract, dense, widen
@@ -130,7 +131,7 @@ def case_of(
 def difference(case: Case, metas: tuple[TensorMeta, ...], spans: list[Array]) -> str:
     """What is wrong with outputs for a content, in words; empty if they are right."""
     if len(metas) != len(case.metas):
-        return f"it returns {len(metas)} tensors, the reference returns {len(case.metas)}"
+        return f"it returns {counted(len(metas), 'tensor')}, the reference returns {len(case.metas)}"
     for span, meta, wanted, expected in zip(spans, metas, case.metas, case.expected, strict=True):
         if words := contract(meta, wanted) or compare(dense(span, meta), expected).words:
             return words

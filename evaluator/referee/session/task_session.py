@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from evaluator.baselines import MODES
+from evaluator.counting import counted
 from evaluator.devices.base import AUTOCAST_DTYPES
 from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.precision import TIERS
@@ -284,7 +285,7 @@ class TaskSession:
         work = [work_for(shape, self._wanted(shape, shape.thorough)) for shape in unknown]
 
         def tell(done: int, total: int) -> None:
-            progress("baselines", done, total, f"compiled {done} of {total} baselines")
+            progress("baselines", done, total, f"compiled {done} of {counted(total, 'baseline')}")
 
         if work:
             self.process.freeze()

@@ -41,7 +41,7 @@ _NULLS = 15
 #: A pool that was too small for a baseline grows by this factor, if this much memory stays free.
 _GROWTH, _MOST_GROWTH, _GROWTH_SPARE_BYTES = 1.5, 8, 2 << 30
 #: Owner of slots that may hold contents of more than one shape.
-_NOBODY = 0
+_NO_OWNER = 0
 
 
 class DeviceSide(Side):
@@ -181,7 +181,7 @@ class DeviceSide(Side):
         """The first ``count`` slots are about to be written; others may hold another shape's contents."""
         memory = self._memory()
         if memory.owner != self.key:
-            memory.owner = self.key if count == self.slot_count else _NOBODY
+            memory.owner = self.key if count == self.slot_count else _NO_OWNER
 
     def ready(
         self,

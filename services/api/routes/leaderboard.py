@@ -43,7 +43,7 @@ Model = Annotated[
 def list_boards(
     session: SessionDep, gpu: Gpu = None, limit: Limit = 50, after: After = None
 ) -> Page[BoardView]:
-    """Every board (task, platform) of this version of the referee, with who is first."""
+    """Every board (task, platform) of this version of the referee, with its first entry."""
     boards, more = reading.list_boards(session, gpu=gpu, limit=limit, after=after)
     return Page(data=boards, has_more=more is not None, next=more, first_id=None, last_id=more)
 

@@ -70,7 +70,7 @@ def test_a_child_that_gained_is_a_pair_with_its_parent() -> None:
         "Over the visible shapes it had 2.00x the speed of the best baseline; an earlier version had 0.80x.",
         "From 0.90x to 3.00x over 2 shapes, slower at 1.",
         "Kind of win: own kernel.",
-        "One call runs 1 kernels or operations.",
+        "One call runs 1 kernel or operation.",
     )
 
 

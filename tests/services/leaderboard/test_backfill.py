@@ -88,7 +88,7 @@ def test_the_command_says_what_it_did(tmp_path: Path, monkeypatch: pytest.Monkey
         assert done.exit_code == 0, done.output
         told = json.loads(done.stdout)
         assert (told["entered"], list(told["not_listed"].values())) == (1, [1])
-        assert "0 jobs were entered" in CliRunner().invoke(app, ["backfill-leaderboard"]).output
+        assert "0 jobs entered" in CliRunner().invoke(app, ["backfill-leaderboard"]).output
         base.close()
     finally:
         get_settings.cache_clear()

@@ -246,6 +246,17 @@ def test_neither_a_source_nor_a_private_name_nor_a_path_is_stored_on_a_board(bas
     assert not [row for row in rows if any(one in row for one in ("private", "checkpoints", "client said"))]
 
 
+@pytest.mark.parametrize(("provider", "shown"), [("policy", "run-7"), ("openai", "checkpoints/run-7")])
+def test_a_local_model_is_shown_by_the_last_part_of_its_path(
+    base: Database, provider: str, shown: str
+) -> None:
+    model = "checkpoints/run-7"
+    models = [{"model": model, "origin": "policy", "provider": provider}]
+    ended_job(base, 1.5, origin="policy", label=f"{model} #3", request={"models": models})
+    entry = board(base).data[0]
+    assert (entry.model, entry.label) == (shown, f"{shown} #3")
+
+
 def test_jobs_that_end_together_leave_one_board_and_a_true_first_place(base: Database) -> None:
     speeds = [1.0 + index / 10 for index in range(8)]
     threads = [threading.Thread(target=ended_job, args=(base, speed)) for speed in speeds]
