@@ -57,7 +57,8 @@ def print_report(console: Console, report: LintReport) -> None:
         console.print(f"  [{_COLORS[finding.severity]}]{finding.severity}[/] {finding.rule}: ", end="")
         console.print(f"{finding.sentence}.", markup=False, highlight=False)
         console.print(f"    To fix it: {finding.mending}.", markup=False, highlight=False)
-    for remark in dict.fromkeys(remark for fact in report.facts for remark in fact.get("inputs", ())):
+    remarks = (one for fact in report.facts for name in ("inputs", "untested") for one in fact.get(name, ()))
+    for remark in dict.fromkeys(remarks):
         console.print(f"  {remark}.", markup=False, highlight=False)
     for line in told(report.inferred) if report.inferred else ():
         console.print(f"  {line}", markup=False, highlight=False)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,9 +41,15 @@ class Trace(TorchDispatchMode):
     Args:
         arguments: the tensors of the call, in order.
         disturb: number of the operation whose result is changed, -1 for none.
+        state: weights and buffers by name, to be followed as well.
     """
 
-    def __init__(self, arguments: list[torch.Tensor], disturb: int = -1) -> None:
+    def __init__(
+        self,
+        arguments: list[torch.Tensor],
+        disturb: int = -1,
+        state: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         #: Address of a storage -> positions of the arguments that its contents derive from.
         self._sources: dict[int, frozenset[int]] = {}
@@ -51,6 +57,11 @@ class Trace(TorchDispatchMode):
         self._alive: list[torch.Tensor] = []
         for position, tensor in enumerate(arguments):
             self._note(tensor, frozenset([position]))
+        #: The same for entries of the state (names) and operations (numbers), if the state is followed.
+        self._follows = state is not None
+        self._uses: dict[int, frozenset[str | int]] = {}
+        for name, tensor in (state or {}).items():
+            self._use(tensor, frozenset([name]))
         self._disturb = disturb
         self._count = 0
         #: (number, name) of operations with a result that could be disturbed.
@@ -86,7 +97,19 @@ class Trace(TorchDispatchMode):
             if number == self._disturb:
                 for tensor in fresh:
                     disturb(tensor)
+        if self._follows:
+            used = self.used_by(given) | {number}
+            for tensor in made:
+                self._use(tensor, used)
         return result
+
+    def used_by(self, tensors: Iterable[torch.Tensor]) -> frozenset[str | int]:
+        """The entries of the state (names) and the operations (numbers) whose values some tensors derive from."""
+        kept = (self._uses.get(tensor.untyped_storage().data_ptr()) for tensor in tensors)
+        return frozenset().union(*(uses for uses in kept if uses))
+
+    def _use(self, tensor: torch.Tensor, used: frozenset[str | int]) -> None:
+        self._uses[tensor.untyped_storage().data_ptr()] = used | self.used_by([tensor])
 
     def _of(self, tensor: torch.Tensor) -> frozenset[int]:
         return self._sources.get(tensor.untyped_storage().data_ptr(), frozenset())
@@ -160,6 +183,7 @@ def inspect(shape: Shape, arguments: tuple[Any, ...], seconds: float) -> dict[st
         ``changed_state``: names of weights and buffers that a call changes; ``random``: whether calls that begin
             with the same seed agree; ``idle_state``: names of weights, and ``idle_steps``: operations, that may
             change without a bit of the result changing, both empty for a module that runs only on a GPU;
+            ``untested``: how many weights and operations there was no time for;
             ``spread``: see :class:`Trace`;
         ``sequence_first``: submodules that use their first dimension as the sequence.
     """
@@ -167,9 +191,9 @@ def inspect(shape: Shape, arguments: tuple[Any, ...], seconds: float) -> dict[st
     until = time.monotonic() + seconds
     subject = _Subject(shape.model, shape.spec, shape.initial, list(arguments))
     before = _versions(shape)
-    base, trace = _call(subject)
+    base, trace, used = _call(subject, follow=True)
     changed = [name for name, version in _versions(shape).items() if version != before.get(name)]
-    again, _ = _call(subject)
+    again = _call(subject)[0]
     steady = _same(base, again)
     answer: dict[str, Any] = {
         "steady": steady,
@@ -180,18 +204,18 @@ def inspect(shape: Shape, arguments: tuple[Any, ...], seconds: float) -> dict[st
         "sequence_first": _sequence_first(shape.model)[:8],
         "idle_state": [],
         "idle_steps": [],
+        "untested": 0,
     }
     if any(tensor.is_cuda for tensor in base):
         try:
             subject = subject.on_host()
-            base, trace = _call(subject)
+            base, trace, used = _call(subject, follow=True)
             steady = steady and _same(base, _call(subject)[0])
         except Exception:
             # GPU kernels, or constants that stay there.
             return answer
     if steady:
-        answer["idle_state"] = list(_idle_state(subject, base, until))
-        answer["idle_steps"] = list(_idle_steps(subject, base, trace, until))
+        answer |= _idle(subject, base, trace.steps, used, until)
     return answer
 
 
@@ -207,26 +231,36 @@ def _seeded_call(subject: _Subject) -> list[torch.Tensor]:
     return _call(subject)[0]
 
 
-def _idle_state(subject: _Subject, base: list[torch.Tensor], until: float) -> Iterator[str]:
+def _idle(
+    subject: _Subject,
+    base: list[torch.Tensor],
+    traced: list[tuple[int, str]],
+    used: frozenset[str | int],
+    until: float,
+) -> dict[str, Any]:
+    """The fields of :func:`inspect` about what may change without a bit of the result changing.
+
+    Each test is a call, and time may run out. Values that no result derives from come first: the effect of others can
+    only be rounded away or multiplied by zero.
+    """
     kept = set(subject.spec.buffers)
-    state = [
-        (name, tensor)
+    state = {
+        name: tensor
         for name, tensor in subject.model.state_dict().items()
         if name not in kept and tensor.is_floating_point() and tensor.numel()
-    ]
-    for name, tensor in state[:_MOST_NAMES]:
+    }
+    names = sorted(state, key=lambda name: name in used)
+    steps = sorted(traced, key=lambda step: step[0] in used)
+    found: dict[str, Any] = {"idle_state": [], "idle_steps": [], "untested": len(names) + len(steps)}
+    for name, step in itertools.zip_longest(names[:_MOST_NAMES], steps[:_MOST_STEPS]):
         if time.monotonic() > until:
-            return
-        if _is_idle(subject, base, tensor):
-            yield name
-
-
-def _idle_steps(subject: _Subject, base: list[torch.Tensor], trace: Trace, until: float) -> Iterator[str]:
-    for number, name in trace.steps[:_MOST_STEPS]:
-        if time.monotonic() > until:
-            return
-        if all(_stays(subject, base, number) for _ in range(_TRIES)):
-            yield name
+            break
+        if name is not None and _is_idle(subject, base, state[name]):
+            found["idle_state"].append(name)
+        if step is not None and all(_stays(subject, base, step[0]) for _ in range(_TRIES)):
+            found["idle_steps"].append(step[1])
+        found["untested"] -= (name is not None) + (step is not None)
+    return found
 
 
 def _is_idle(subject: _Subject, base: list[torch.Tensor], tensor: torch.Tensor) -> bool:
@@ -248,14 +282,16 @@ def _stays(subject: _Subject, base: list[torch.Tensor], disturbed: int = -1) -> 
         return False
 
 
-def _call(subject: _Subject, disturbed: int = -1) -> tuple[list[torch.Tensor], Trace]:
-    """The results of one call, and its trace."""
+def _call(
+    subject: _Subject, disturbed: int = -1, *, follow: bool = False
+) -> tuple[list[torch.Tensor], Trace, frozenset[str | int]]:
+    """The results of one call, its trace, and with ``follow`` what the results derive from."""
     copies = list(tree_map(_copy, subject.arguments))
-    trace = Trace(tensors_in(copies), disturbed)
+    trace = Trace(tensors_in(copies), disturbed, subject.model.state_dict() if follow else None)
     call = calls.make(subject.model, subject.model, subject.spec, subject.initial)
     with torch.no_grad(), trace:
         outputs = flatten(call(*copies))
-    return [output.detach().clone() for output in outputs], trace
+    return [output.detach().clone() for output in outputs], trace, trace.used_by(outputs)
 
 
 def _copy(value: Any, device: str | None = None) -> Any:

@@ -17,7 +17,6 @@ from evaluator.client import Referee
 from evaluator.commands.lint import print_report
 from evaluator.description import LintFinding, LintReport
 from evaluator.errors import RoleFailure
-from evaluator.referee.checking.correctness import own_case
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.lint import probe
 from evaluator.referee.lint.refusals import finding_of
@@ -59,25 +58,28 @@ def test_what_looks_like_a_defect_and_is_none_passes(name: str, referee: Referee
     assert not report.findings
 
 
-def test_a_look_at_equal_sizes_alone_takes_one_content(
-    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each content takes a float64 oracle, most of what lint costs at a convolution, and this look compares no results."""
+def test_a_sound_task_takes_one_float64_oracle(core: RefereeCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is most of what lint costs at a convolution. A look at equal sizes compares no results."""
     source = (
         "import torch\n\nrows = 40\ncols = 40\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
         "        return torch.softmax(x, 1)\n\ndef get_inputs():\n    return [torch.randn(rows, cols)]\n\n"
         "def get_init_inputs():\n    return []\n"
     )
-    drawn: Counter[tuple[object, ...]] = Counter()
+    drawn, asked = Counter[object](), Counter[object]()
 
-    def counted(shape: Any, *more: Any) -> Any:
-        drawn[tuple(shape.dims.values())] += 1
-        return own_case(shape, *more)
+    def counted(calls: Counter[object], work: Any) -> Any:
+        def count(shape: Any, *more: Any) -> Any:
+            calls[tuple(shape.dims.values())] += 1
+            return work(shape, *more)
 
-    monkeypatch.setattr(probe, "own_case", counted)
+        return count
+
+    monkeypatch.setattr(probe, "fresh", counted(drawn, probe.fresh))
+    monkeypatch.setattr(probe, "case_of", counted(asked, probe.case_of))
     assert core.lint(TaskSource("square", source)).ok
-    assert {count for sizes, count in drawn.items() if len(set(sizes)) == 2} == {3}
-    assert [count for sizes, count in drawn.items() if len(set(sizes)) == 1] == [1]
+    assert len(drawn) == 2 and set(drawn.values()) == {3}
+    assert all(rows != cols for rows, cols in drawn)
+    assert list(asked.values()) == [1]
 
 
 @pytest.mark.parametrize("name", SPREAD)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,18 +16,18 @@ from evaluator.oracle.arrays import Array
 from evaluator.oracle.compare import compare, dense, widen
 from evaluator.oracle.numbers import from_float64, is_inexact, to_float64
 from evaluator.oracle.tolerance import Expected
-from evaluator.referee.checking.correctness import own_case
-from evaluator.referee.session.expectation import Case, own_result
+from evaluator.referee.checking.correctness import fresh
+from evaluator.referee.session.expectation import OwnResult, case_of, own_result
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.roles import protocol
 from evaluator.roles.arena import carrier
 from evaluator.shapes.space import Dims
 
-_INSPECT_SECONDS = 1.5
-#: Contents drawn per shape. Fewer where the first one took long, since each needs a float64 oracle.
-_CASES, _CASES_IF_SLOW, _SLOW_S = 3, 2, 0.15
-
+#: For tests of what has an effect, each of which is a call.
+_INSPECT_SECONDS = 0.5
+#: Contents drawn per shape. Fewer where a call takes long.
+_CONTENTS, _CONTENTS_IF_SLOW, _SLOW_S = 3, 2, 0.05
 
 #: Outputs of one call: per output its values (float64, complex128 or integers) in the shape of the output.
 Result = list[Array]
@@ -37,30 +37,38 @@ Result = list[Array]
 class Probe:
     """An open shape, with some contents of the task's own distribution and their results.
 
+    Rules ask about the first content before the others, because what its outputs must be takes two calls in float64,
+    in which some operators (3-D convolutions on a CPU) are a hundred times slower.
+
     Attributes:
         session: of the task.
         shape: as it is open.
-        cases: what outputs must be for each content.
-        results: the reference's own.
+        drawn: the contents, with the reference's own results as spans of memory.
+        results: the same as arrays.
     """
 
     session: TaskSession
     shape: OpenShape
-    cases: list[Case]
+    drawn: list[OwnResult]
     results: list[Result]
+    _expected: dict[int, list[Expected]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, session: TaskSession, shape: OpenShape, count: int | None = None) -> Probe:
-        """Draws contents, ``count`` of them if given, and calls the reference."""
+    def of(cls, session: TaskSession, shape: OpenShape) -> Probe:
+        """Draws contents and calls the reference."""
         started = time.monotonic()
-        cases = [own_case(shape)]
-        count = count or (_CASES if time.monotonic() - started < _SLOW_S else _CASES_IF_SLOW)
-        cases += [own_case(shape) for _ in range(count - 1)]
-        results = [
-            [_on_host(e.own).reshape(e.shape) for e in case.expected]  # as rows, widened
-            for case in cases
-        ]
-        return cls(session, shape, cases, results)
+        drawn = [fresh(shape)]
+        count = _CONTENTS if time.monotonic() - started < _SLOW_S else _CONTENTS_IF_SLOW
+        drawn += [fresh(shape) for _ in range(count - 1)]
+        probe = cls(session, shape, drawn, [_arrays(one) for one in drawn])
+        if shape.own_oracle:
+            probe.expected(0)  # an oracle() that fails makes the task unsound, whatever the rules ask
+        return probe
+
+    @classmethod
+    def without_contents(cls, session: TaskSession, shape: OpenShape) -> Probe:
+        """A probe of how operations are connected alone: nothing is disturbed, see :attr:`seen`."""
+        return cls(session, shape, [], [])
 
     @property
     def where(self) -> str:
@@ -78,7 +86,7 @@ class Probe:
 
     def is_result(self, output: int) -> bool:
         """Whether an output is the module's own result: neither a gradient nor a buffer after the call."""
-        name = self.shape.inputs.name_of(output, len(self.cases[0].metas))
+        name = self.shape.inputs.name_of(output, len(self.drawn[0].metas))
         return not name.startswith(("gradient", "buffer"))
 
     # -- what others would return ------------------------------------------------------------------------------
@@ -90,19 +98,26 @@ class Probe:
         carried = from_float64(flat, dtype) if is_inexact(dtype) else flat.astype(carrier(dtype))
         return compare(_like(carried, expected), expected).ok
 
-    def accepts_all(self, case: Case, result: Result) -> bool:
+    def expected(self, content: int) -> list[Expected]:
+        """What each output must be for a content, with the oracle's tolerance."""
+        if content not in self._expected:
+            self._expected[content] = case_of(self.shape, self.drawn[content]).expected
+        return self._expected[content]
+
+    def accepts_all(self, content: int, result: Result) -> bool:
         """Whether all of these outputs would be accepted for a content."""
         return all(
-            self.accepts(expected, values) for expected, values in zip(case.expected, result, strict=True)
+            self.accepts(expected, values)
+            for expected, values in zip(self.expected(content), result, strict=True)
         )
 
     # -- other contents ----------------------------------------------------------------------------------------
 
-    def contents(self, case: Case) -> list[Array]:
+    def contents(self, number: int) -> list[Array]:
         """Copies of a content's tensors in their carriers, on the host."""
         return [
             _carried(content, tensor).copy()
-            for content, tensor in zip(case.contents, self.shape.inputs.tensors, strict=True)
+            for content, tensor in zip(self.drawn[number].contents, self.shape.inputs.tensors, strict=True)
         ]
 
     def call(self, contents: list[Array]) -> Result | None:
@@ -112,19 +127,16 @@ class Probe:
             RoleFailure: its process did not survive.
         """
         try:
-            found = own_result(self.shape, "task", contents)
+            return _arrays(own_result(self.shape, "task", contents))
         except RoleReported:
             return None
-        return [
-            _on_host(widen(dense(span, meta), meta.dtype)).reshape(meta.shape)
-            for span, meta in zip(found.spans, found.metas, strict=True)
-        ]
 
     @cached_property
     def seen(self) -> dict[str, Any]:
         """The report of :mod:`evaluator.roles.inspection` on the last content; empty if it failed."""
-        request = {"shape": self.shape.key, "seconds": _INSPECT_SECONDS}
-        self.shape.side.write(0, self.cases[-1].contents)
+        request = {"shape": self.shape.key, "seconds": _INSPECT_SECONDS if self.drawn else 0.0}
+        for one in self.drawn[-1:]:
+            self.shape.side.write(0, one.contents)
         try:
             return self.shape.side.process.request_json(protocol.INSPECT, request, 60.0)
         except RoleReported:
@@ -159,6 +171,13 @@ def first_row_changed(content: Array, tensor: TensorInput, other: Array) -> Arra
     changed = content.copy()
     logical(changed, tensor.meta)[0] = logical(other.copy(), tensor.meta)[0]
     return changed
+
+
+def _arrays(found: OwnResult) -> Result:
+    return [
+        _on_host(widen(dense(span, meta), meta.dtype)).reshape(meta.shape)
+        for span, meta in zip(found.spans, found.metas, strict=True)
+    ]
 
 
 def _on_host(values: Array) -> Array:

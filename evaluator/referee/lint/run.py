@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from evaluator.errors import RoleFailure
 from evaluator.referee.lint import space
 from evaluator.referee.lint.probe import Probe
 from evaluator.referee.lint.refusals import finding_of
-from evaluator.referee.lint.rules import RULES, structure
+from evaluator.referee.lint.rules import OF_RESULTS, RULES, Rule, structure
 from evaluator.referee.lint.rules.answers import variation
 from evaluator.referee.lint.rules.inputs import remarks
 from evaluator.referee.session.task_session import TaskSession
@@ -82,12 +83,14 @@ def lint(session: TaskSession, device: str, *, inferred: bool = False) -> LintRe
             found = _of_rules(probes, started + _RULES_UNTIL_S)
             findings += _that_hold(session, dims, found) if inferred else found
             findings += _at_equal_sizes(session) if inferred else []
-            facts = [
-                {"shape": probe.where, "variation": variation(probe), "inputs": remarks(probe)}
-                for probe in probes
-                # Outputs of several shapes have no common spread.
-                if not any(finding.rule == "shape_by_values" for finding in found)
-            ]
+            # Outputs of several shapes have no common spread.
+            if not any(finding.rule == "shape_by_values" for finding in found):
+                facts = [
+                    {"shape": probe.where, "variation": variation(probe), "inputs": remarks(probe)}
+                    for probe in probes
+                ]
+                if facts:
+                    facts[0]["untested"] = structure.untested(probes[0])
         findings += space.check_corners(session, dims, started + _CORNERS_UNTIL_S)
     except RoleFailure as failure:
         if not detail and not any(finding.severity == "error" for finding in findings):
@@ -112,7 +115,8 @@ def _that_hold(session: TaskSession, dims: list[Dims], found: list[LintFinding])
     there = set()
     if session.drawn.fitting([own], _MOST_BYTES // 2):
         with session.trial(own) as opened:
-            there = {finding.rule for finding in _of_rules([Probe.of(session, opened)], math.inf)}
+            probes = [Probe.of(session, opened)]
+            there = {finding.rule for finding in _of_rules(probes, math.inf, OF_RESULTS)}
     return [finding for finding in found if _holds_anywhere(finding) or finding.rule in there]
 
 
@@ -132,10 +136,10 @@ def _too_large(shape: OpenShape) -> LintFinding:
     )
 
 
-def _of_rules(probes: list[Probe], until_s: float) -> list[LintFinding]:
+def _of_rules(probes: list[Probe], until_s: float, rules: Sequence[Rule] = RULES) -> list[LintFinding]:
     """What the rules find, without what only follows from the first cause."""
     found: list[LintFinding] = []
-    for rule in RULES if probes else ():
+    for rule in rules if probes else ():
         found += rule(probes)
         if time.monotonic() > until_s or any(finding.rule in _CAUSES for finding in found):
             break
@@ -149,8 +153,7 @@ def _at_equal_sizes(session: TaskSession) -> list[LintFinding]:
         return []
     try:
         with session.trial(equal) as opened:
-            found = structure.check([Probe.of(session, opened, 1)])
-            return [finding for finding in found if finding.rule == "accidental_broadcast"]
+            return list(structure.check_broadcast([Probe.without_contents(session, opened)]))
     except RoleFailure as failure:
         return [space.at_shape(session, equal, failure)]
 

@@ -12,16 +12,13 @@ from dataclasses import replace
 from evaluator.description import LintFinding
 from evaluator.errors import RoleFailure
 from evaluator.referee.lint.refusals import finding_of
+from evaluator.referee.session.drawn_shapes import SMALL_BYTES
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import OpenShape, freeze_dims
 from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space, defaults, in_words
 
-#: Most input bytes of the shapes that rules use.
-CAP_BYTES = 4 << 20
-#: Preferred share of a call's cap for lint: calls are repeated in float64, in which some operators (3-D
-#: convolutions on a CPU) are a hundred times slower. And the divisors by which usual sizes shrink until they fit.
-QUICK = 1 / 32
-_DIVISORS = (1, 2, 4)
+#: Usual sizes shrink by these divisors until a call at them is quick.
+_DIVISORS = (1, 2, 4, 8)
 #: Usual size of a dimension by the number of dimensions, and the share of it that each has in the first two
 #: shapes. All differ, so that only sizes tied in the task are equal in both.
 _USUAL_SIZE, _USUAL_OF_MANY = {1: 30, 2: 26, 3: 18, 4: 14}, 11
@@ -46,11 +43,11 @@ def typical(session: TaskSession) -> list[Dims]:
         distinct = list({freeze_dims(dims): dims for dims in wanted}.values())
         if not any(isinstance(dim, IntegerDim) for dim in space.values()):
             return distinct
-        if session.drawn.fitting(distinct, CAP_BYTES, QUICK) == distinct:
+        if session.drawn.quick(distinct) == distinct:
             return distinct
-    fitting = session.drawn.fitting(distinct, CAP_BYTES)
+    fitting = session.drawn.fitting(distinct, SMALL_BYTES)
     if not fitting:
-        fitting = session.drawn.sample("adversarial", CAP_BYTES)[:2] or session.drawn.sample("visible")[:1]
+        fitting = session.drawn.sample("adversarial", SMALL_BYTES)[:2] or session.drawn.sample("visible")[:1]
     if not fitting:
         raise RoleFailure(
             "out_of_memory", "no shape of the task stays within this device's share of memory and time"
@@ -76,8 +73,8 @@ def as_equal_as_the_file(session: TaskSession) -> Dims | None:
     """A small shape that keeps equal the sizes that are equal at the defaults; None if there are none, or none is
     quick.
     """
-    wanted = [_as_equal(session.space, divisor) for divisor in _DIVISORS]
-    return next(iter(session.drawn.fitting([dims for dims in wanted if dims], CAP_BYTES, QUICK)), None)
+    wanted = (_as_equal(session.space, divisor) for divisor in _DIVISORS)
+    return next((dims for dims in wanted if dims and session.drawn.quick([dims])), None)
 
 
 def _as_equal(space: Space, divisor: int) -> Dims | None:
@@ -97,14 +94,14 @@ def _legal(dim: IntegerDim, size: float) -> int:
 
 def corners(session: TaskSession, seen: list[Dims]) -> list[Dims]:
     """Shapes inside the range that must work: the smallest, tall, wide, odd and, if it is small, the default."""
-    wanted = session.drawn.sample("adversarial", CAP_BYTES)
-    wanted += session.drawn.fitting([defaults(session.space)], CAP_BYTES)
+    wanted = session.drawn.sample("adversarial", SMALL_BYTES)
+    wanted += session.drawn.fitting([defaults(session.space)], SMALL_BYTES)
     for name, dim in session.space.items():
         if isinstance(dim, ChoiceDim):
             wanted = [{**seen[0], name: value} for value in dim.values] + wanted
     known = {freeze_dims(dims) for dims in seen}
     distinct = list({freeze_dims(dims): dims for dims in wanted if freeze_dims(dims) not in known}.values())
-    return (session.drawn.fitting(distinct, CAP_BYTES, QUICK) or distinct[:1])[:_MOST_CORNERS]
+    return (session.drawn.quick(distinct) or distinct[:1])[:_MOST_CORNERS]
 
 
 def check_declared(session: TaskSession) -> Iterator[LintFinding]:
@@ -145,7 +142,8 @@ def check_declared(session: TaskSession) -> Iterator[LintFinding]:
 
 def check_corners(session: TaskSession, seen: list[Dims], until_s: float) -> Iterator[LintFinding]:
     """Opens shapes of the range. A failure makes DIMS false; at most one finding."""
-    for dims in corners(session, seen):
+    # The choice of corners asks for the costs of many shapes, which takes a second for a network.
+    for dims in corners(session, seen) if time.monotonic() < until_s else ():
         if time.monotonic() > until_s:
             return
         failure = failure_at(session, dims)

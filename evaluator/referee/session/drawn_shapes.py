@@ -19,6 +19,8 @@ from evaluator.shapes.traffic import Traffic, parse_traffic
 #: Most input bytes of an adversarial shape (or twice the cache), and its share of the cap for a call. It is
 #: repeated with several contents and in float64.
 _CHECKED_CAP_BYTES, _CHECKED_SHARE = 64 << 20, 1 / 4
+#: Most input bytes of a small shape, and the share of the cap for a call at a quick one.
+SMALL_BYTES, _QUICK_SHARE = 4 << 20, 1 / 32
 
 
 class DrawnShapes:
@@ -110,6 +112,10 @@ class DrawnShapes:
         """
         fits = self._caps.fit(shapes, cap_bytes, share) if shapes else []
         return [dims for dims, is_small in zip(shapes, fits, strict=True) if is_small]
+
+    def quick(self, shapes: list[Dims]) -> list[Dims]:
+        """The small shapes at which a call can be repeated many times."""
+        return self.fitting(shapes, SMALL_BYTES, _QUICK_SHARE)
 
     def _checked(self, given: list[Dims]) -> list[Dims]:
         """Checks shapes that a request names: inside the space, and with inputs small enough for this machine."""

@@ -22,3 +22,5 @@ RULES: tuple[Rule, ...] = (
     rows.check,
     structure.check,
 )
+#: Rules whose errors may hold at small sizes only.
+OF_RESULTS: tuple[Rule, ...] = (outputs.check_finite, answers.check, inputs.check, outputs.check)

@@ -61,7 +61,7 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
 
 def _varies(probe: Probe) -> list[bool]:
     """For each input tensor, whether its contents differ between draws."""
-    contents = [probe.contents(case) for case in probe.cases]
+    contents = [probe.contents(number) for number in range(len(probe.drawn))]
     return [
         any(not np.array_equal(_bits(row[position]), _bits(contents[0][position])) for row in contents[1:])
         for position in range(len(probe.inputs))
@@ -75,8 +75,8 @@ def _bits(values: Array) -> Array:
 def _zeros_pass(probe: Probe) -> bool:
     """Whether zeros are accepted for every content."""
     return all(
-        probe.accepts_all(case, [np.zeros_like(values) for values in result])
-        for case, result in zip(probe.cases, probe.results, strict=True)
+        probe.accepts_all(content, [np.zeros_like(values) for values in result])
+        for content, result in enumerate(probe.results)
     )
 
 
@@ -90,8 +90,8 @@ def _constant_passes(probe: Probe) -> bool:
 def _one_constant(probe: Probe, output: int) -> bool:
     value = _usual(probe.results[0][output])
     return all(
-        probe.accepts(case.expected[output], np.full_like(result[output], value))
-        for case, result in zip(probe.cases, probe.results, strict=True)
+        probe.accepts(probe.expected(content)[output], np.full_like(result[output], value))
+        for content, result in enumerate(probe.results)
     )
 
 
@@ -107,7 +107,7 @@ def _usual(values: Array) -> object:
 
 
 def _replay_passes(probe: Probe) -> bool:
-    return all(probe.accepts_all(case, probe.results[0]) for case in probe.cases[1:])
+    return all(probe.accepts_all(content, probe.results[-1]) for content in range(len(probe.results) - 1))
 
 
 def _single_outputs(probes: Sequence[Probe]) -> Iterator[LintFinding]:
@@ -125,8 +125,8 @@ def _single_outputs(probes: Sequence[Probe]) -> Iterator[LintFinding]:
 
 def _is_zero(probe: Probe, output: int) -> bool:
     return not _zeros_pass(probe) and all(
-        probe.accepts(case.expected[output], np.zeros_like(result[output]))
-        for case, result in zip(probe.cases, probe.results, strict=True)
+        probe.accepts(probe.expected(content)[output], np.zeros_like(result[output]))
+        for content, result in enumerate(probe.results)
     )
 
 

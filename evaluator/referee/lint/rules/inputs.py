@@ -61,10 +61,9 @@ def _finding(position: int, tensor: TensorInput, where: str, found: list[str]) -
 def _effect(probe: Probe, position: int) -> str:
     """The effect of other values of one input, with the others unchanged."""
     tensor = probe.inputs[position]
-    case, first = probe.cases[0], probe.results[0]
-    base = probe.contents(case)
+    first, base = probe.results[0], probe.contents(0)
     effects = []
-    variants = [probe.contents(other)[position] for other in probe.cases[1:]]
+    variants = [probe.contents(other)[position] for other in range(1, len(probe.drawn))]
     if is_inexact(tensor.meta.dtype) and not tensor.meta.dtype.startswith("complex"):
         variants.append(disturbed(base[position], tensor))
     for variant in variants:
@@ -74,7 +73,7 @@ def _effect(probe: Probe, position: int) -> str:
         if result is None:
             return _MATTERS
         if not same(first, result):
-            if not probe.accepts_all(case, result):
+            if not probe.accepts_all(0, result):
                 return _MATTERS
             effects.append(_HARDLY)
         else:

@@ -39,7 +39,7 @@ def check_shapes(probes: Sequence[Probe]) -> Iterator[LintFinding]:
     advance.
     """
     for probe in probes:
-        shapes = [tuple(meta.shape for meta in case.metas) for case in probe.cases]
+        shapes = [tuple(meta.shape for meta in one.metas) for one in probe.drawn]
         for other in shapes[1:]:
             if other == shapes[0]:
                 continue
@@ -118,12 +118,12 @@ def _constant_axes(probes: Sequence[Probe], output: int) -> list[int]:
 
 
 def _constant_along(probe: Probe, output: int, axis: int) -> bool:
-    for case, result in zip(probe.cases, probe.results, strict=True):
+    for content, result in enumerate(probe.results):
         values = result[output]
         if values.size == 0 or values.shape[axis] < 2:
             return False
         first = np.broadcast_to(np.take(values, [0], axis=axis), values.shape)
-        if not probe.accepts(case.expected[output], first):
+        if not probe.accepts(probe.expected(content)[output], first):
             return False
     return True
 

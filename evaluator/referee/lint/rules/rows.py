@@ -20,9 +20,12 @@ _BATCH = ("batch", "batch_size", "bs", "b")
 
 def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
     """Finds rows that influence each other, probably by mistake."""
-    if probes[0].shape.inputs.call.backward or not all(_mixed(probe) for probe in probes):
+    if probes[0].shape.inputs.call.backward:
         return
     suspects = [name for name in probes[0].seen.get("sequence_first", []) if isinstance(name, str)]
+    named = not probes[0].session.training and _named_batch(probes)
+    if not (suspects or named) or not all(_mixed(probe) for probe in probes):
+        return
     if suspects:
         yield LintFinding(
             "batch_mixed",
@@ -31,7 +34,7 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
             "pass batch_first=True if the first dimension is the batch; otherwise put the sequence first on purpose and "
             "say so in the docstring",
         )
-    elif not probes[0].session.training and _named_batch(probes):
+    else:
         yield LintFinding(
             "batch_mixed",
             "warning",
@@ -43,7 +46,7 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
 
 def _mixed(probe: Probe) -> bool:
     """Whether the first row of all inputs changes other rows of the result."""
-    base = probe.contents(probe.cases[0])
+    base = probe.contents(0)
     first = probe.results[0][0]
     tensors = probe.inputs
     if not tensors or not tensors[0].meta.shape:
@@ -51,7 +54,7 @@ def _mixed(probe: Probe) -> bool:
     rows = tensors[0].meta.shape[0]
     if rows < 2 or first.ndim < 2 or first.shape[0] != rows:
         return False
-    for case in probe.cases[1:]:
+    for other in range(1, len(probe.drawn)):
         contents = [
             first_row_changed(content, tensor, replacement)
             if is_inexact(tensor.meta.dtype)
@@ -61,7 +64,7 @@ def _mixed(probe: Probe) -> bool:
             and tensor.meta.strides[0]
             else content
             for content, replacement, tensor in zip(
-                base, probe.contents(case), probe.shape.inputs.tensors, strict=True
+                base, probe.contents(other), probe.shape.inputs.tensors, strict=True
             )
         ]
         # Of a few dozen elements, two contents may have the same first row.
@@ -69,12 +72,13 @@ def _mixed(probe: Probe) -> bool:
             break
     result = probe.call(contents)
     return result is not None and not probe.accepts(
-        probe.cases[0].expected[0], np.concatenate([first[:1], result[0][1:]])
+        probe.expected(0)[0], np.concatenate([first[:1], result[0][1:]])
     )
 
 
 def _named_batch(probes: Sequence[Probe]) -> bool:
     return any(
-        name.lower() in _BATCH and all(probe.dims[name] == probe.inputs[0].meta.shape[0] for probe in probes)
+        name.lower() in _BATCH
+        and all(probe.inputs[0].meta.shape[:1] == (probe.dims[name],) for probe in probes)
         for name in probes[0].dims
     )

@@ -40,6 +40,21 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
             f"{_listed(constant, 'buffer')} has one value everywhere and never changes, so a candidate that omits it or hard-codes that value is right",
             "make it a parameter, which is redrawn, if other values may be loaded; otherwise make it a number in the source",
         )
+    yield from check_broadcast(probes)
+
+
+def untested(probe: Probe) -> list[str]:
+    """A note on what there was no time for: not a fault, but useful to know."""
+    count = probe.seen.get("untested")
+    if not isinstance(count, int) or count < 1:
+        return []
+    return [
+        f"{count} weights and operations of it were not tested for an effect on the output: each takes a call"
+    ]
+
+
+def check_broadcast(probes: Sequence[Probe]) -> Iterator[LintFinding]:
+    """Operands that fit only because two sizes are equal."""
     spread = _spread(probes[0])
     if spread and all(_spread(probe) for probe in probes[1:]):
         operation, vector, other, shapes = spread
