@@ -10,6 +10,7 @@ a high and a low part hold 22 bits). Where TF32 is allowed, the product of the h
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from agent.kernels.gpu.products import power_of_two, scale_exponent
 
@@ -26,7 +27,7 @@ def _largest(x_ptr, bits_ptr, count, image_stride, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=["channels", "depth", "height", "width", "pad_d", "pad_h", "pad_w"])
 def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pad_d, pad_h, pad_w, padded_h, padded_w, pixels,
           image_stride, channel_stride, d_stride, h_stride, w_stride,
-          CHANNELS: tl.constexpr, TILE_C: tl.constexpr, PIXELS: tl.constexpr):  # fmt: skip
+          CHANNELS: tl.constexpr, TILE_C: tl.constexpr, PIXELS: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
     """The two parts of an image, channels last and with zeros around it."""
     image = tl.program_id(2).to(tl.int64)
     exponent, fits = scale_exponent(tl.load(bits_ptr + image))
@@ -37,8 +38,15 @@ def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pa
     inside = (pixel < pixels) & (w >= 0) & (w < width) & (h >= 0) & (h < height) & (d >= 0) & (d < depth)
     c = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     at = d.to(tl.int64) * d_stride + h.to(tl.int64) * h_stride + w.to(tl.int64) * w_stride
-    x = tl.load(x_ptr + image * image_stride + c.to(tl.int64)[None, :] * channel_stride + at[:, None],
-                mask=inside[:, None] & (c < channels)[None, :], other=0.0)  # fmt: skip
+    from_c = image * image_stride + c.to(tl.int64) * channel_stride
+    if LAST:  # neighboring threads read neighbors in memory
+        x = tl.load(
+            x_ptr + at[:, None] + from_c[None, :], mask=inside[:, None] & (c < channels)[None, :], other=0.0
+        )
+    else:
+        x = tl.load(
+            x_ptr + at[None, :] + from_c[:, None], mask=inside[None, :] & (c < channels)[:, None], other=0.0
+        ).T
     scaled = x * power_of_two(13 - exponent)
     high = scaled.to(tl.float16)
     low = (scaled - high.to(tl.float32)).to(tl.float16)
@@ -49,11 +57,11 @@ def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pa
 
 
 @triton.jit
-def _convolve(w_high_ptr, w_low_ptr, w_exponent_ptr, high_ptr, low_ptr, bits_ptr, bias_ptr, out_ptr,
-              outs, pixels, out_d, out_h, out_w, padded_h, padded_w, image_size, ks, taps_h, taps_w,
+def _convolve(w_high_tiles, w_low_tiles, w_exponent_ptr, high_ptr, low_ptr, bits_ptr, bias_ptr, out_ptr,
+              outs, pixels, out_d, out_h, out_w, padded_h, padded_w, image_size, ks,
               stride_d, stride_h, stride_w, dil_d, dil_h, dil_w, to_image, to_channel, to_d, to_h, to_w,
-              HAS_BIAS: tl.constexpr, PARTS: tl.constexpr, CHANNELS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-              BLOCK: tl.constexpr):  # fmt: skip
+              TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, HAS_BIAS: tl.constexpr, PARTS: tl.constexpr, CHANNELS: tl.constexpr,
+              BM: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr):  # fmt: skip
     """A tile of output channels by pixels of all images; `pixels` counts those of one image."""
     channel = tl.program_id(1) * BM + tl.arange(0, BM)
     image = tl.program_id(2).to(tl.int64)
@@ -61,24 +69,23 @@ def _convolve(w_high_ptr, w_low_ptr, w_exponent_ptr, high_ptr, low_ptr, bits_ptr
     x, y, z = pixel % out_w, (pixel // out_w) % out_h, pixel // (out_w * out_h)
     patch = ((z * stride_d * padded_h + y * stride_h) * padded_w + x * stride_w) * CHANNELS
     patch = tl.where(pixel < pixels, patch, 0)
-    w_row = channel * ks
+    high_ptr += image * image_size
+    low_ptr += image * image_size
     total = tl.zeros((BM, BN), dtype=tl.float32)
     for first in tl.range(0, ks, BLOCK):
         k = first + tl.arange(0, BLOCK)
         tap, c = k // CHANNELS, k % CHANNELS
         shift = (
-            (tap // (taps_w * taps_h)) * dil_d * padded_h + ((tap // taps_w) % taps_h) * dil_h
+            (tap // (TAPS_W * TAPS_H)) * dil_d * padded_h + ((tap // TAPS_W) % TAPS_H) * dil_h
         ) * padded_w
-        shift = (shift + (tap % taps_w) * dil_w) * CHANNELS + c
-        k_there = k < ks
-        w_at = w_row[:, None] + k[None, :]
-        w_there = (channel < outs)[:, None] & k_there[None, :]
-        x_at = image * image_size + patch[None, :] + shift[:, None]
-        w_high = tl.load(w_high_ptr + w_at, mask=w_there, other=0.0)
-        x_high = tl.load(high_ptr + x_at, mask=k_there[:, None], other=0.0)
+        shift = (shift + (tap % TAPS_W) * dil_w) * CHANNELS + c
+        x_at = patch[None, :] + shift[:, None]
+        x_there = (k < ks)[:, None]
+        w_high = w_high_tiles.load([tl.program_id(1) * BM, first])  # zeros beyond the weights
+        x_high = tl.load(high_ptr + x_at) if EVEN else tl.load(high_ptr + x_at, mask=x_there, other=0.0)
         if PARTS == 2:
-            w_low = tl.load(w_low_ptr + w_at, mask=w_there, other=0.0)
-            x_low = tl.load(low_ptr + x_at, mask=k_there[:, None], other=0.0)
+            w_low = w_low_tiles.load([tl.program_id(1) * BM, first])
+            x_low = tl.load(low_ptr + x_at) if EVEN else tl.load(low_ptr + x_at, mask=x_there, other=0.0)
             part = tl.dot(w_low, x_high)
             part = tl.dot(w_high, x_low, part)
             total += tl.dot(w_high, x_high, part)
@@ -89,36 +96,39 @@ def _convolve(w_high_ptr, w_low_ptr, w_exponent_ptr, high_ptr, low_ptr, bits_ptr
     total = total * power_of_two(w_exponent - 13)[:, None] * power_of_two(exponent - 13)
     if HAS_BIAS:
         total += tl.load(bias_ptr + channel, mask=channel < outs, other=0.0)[:, None]
-    place = z.to(tl.int64) * to_d + y.to(tl.int64) * to_h + x.to(tl.int64) * to_w
+    if DENSE:
+        place = pixel.to(tl.int64) * to_w
+    else:
+        place = z.to(tl.int64) * to_d + y.to(tl.int64) * to_h + x.to(tl.int64) * to_w
     to = image * to_image + channel.to(tl.int64)[:, None] * to_channel + place[None, :]
     tl.store(out_ptr + to, total, mask=(channel < outs)[:, None] & (pixel < pixels)[None, :])
 
 
 @triton.jit
-def _pack_weights(w_ptr, high_ptr, low_ptr, exponent_ptr, bad_ptr, channels, taps, w_out, w_channel, w_tap,
+def _pack_weights(w_ptr, high_ptr, low_ptr, exponent_ptr, bad_ptr, outs, channels, taps, row_size, w_out, w_channel, w_tap,
                   CHANNELS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """The two parts of one output channel's weights, in the order (tap, channel)."""
+    """The two parts of one output channel's weights, in the order (tap, channel), with zeros up to `row_size`."""
     out = tl.program_id(0).to(tl.int64)
     ks = taps * CHANNELS
     bits = tl.zeros((BLOCK,), dtype=tl.int32)
     for first in range(0, ks, BLOCK):
         k = first + tl.arange(0, BLOCK)
         at = out * w_out + (k % CHANNELS) * w_channel + (k // CHANNELS) * w_tap
-        w = tl.load(w_ptr + at, mask=(k < ks) & (k % CHANNELS < channels), other=0.0)
+        w = tl.load(w_ptr + at, mask=(out < outs) & (k < ks) & (k % CHANNELS < channels), other=0.0)
         bits = tl.maximum(bits, w.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
     exponent, fits = scale_exponent(tl.max(bits, axis=0))
     tl.store(exponent_ptr + out, exponent)
     if fits == 0:
         tl.store(bad_ptr, 1)
-    for first in range(0, ks, BLOCK):
+    for first in range(0, row_size, BLOCK):
         k = first + tl.arange(0, BLOCK)
         at = out * w_out + (k % CHANNELS) * w_channel + (k // CHANNELS) * w_tap
-        w = tl.load(w_ptr + at, mask=(k < ks) & (k % CHANNELS < channels), other=0.0) * power_of_two(
-            13 - exponent
-        )
+        w = tl.load(
+            w_ptr + at, mask=(out < outs) & (k < ks) & (k % CHANNELS < channels), other=0.0
+        ) * power_of_two(13 - exponent)
         high = w.to(tl.float16)
-        tl.store(high_ptr + out * ks + k, high, mask=k < ks)
-        tl.store(low_ptr + out * ks + k, (w - high.to(tl.float32)).to(tl.float16), mask=k < ks)
+        tl.store(high_ptr + out * row_size + k, high, mask=k < row_size)
+        tl.store(low_ptr + out * row_size + k, (w - high.to(tl.float32)).to(tl.float16), mask=k < row_size)
 
 
 @triton.jit
@@ -184,7 +194,7 @@ class _Images:
         per = 2048 // tile
         _pack[(-(-pixels // per), -(-self.channels // tile), images)](
             x, self.bits, *self.parts, channels, *x.shape[2:], *before, *self.sizes[1:], pixels, *x.stride(),
-            CHANNELS=self.channels, TILE_C=tile, PIXELS=per,
+            CHANNELS=self.channels, TILE_C=tile, PIXELS=per, LAST=x.stride(1) == 1,
         )  # fmt: skip
 
     def convolve(self, weight, bias, stride, dilation, pad, out, parts):
@@ -192,23 +202,29 @@ class _Images:
         images, outs = out.shape[:2]
         taps = weight.shape[2:]
         ks = taps[0] * taps[1] * taps[2] * self.channels
-        w_parts = torch.empty((2, outs * ks), dtype=torch.float16, device=out.device)
-        exponents = torch.empty(outs, dtype=torch.int32, device=out.device)
+        tile_m, tile_n, step = (128 if outs > 64 else 64), 128, (32 if ks <= 32 else 64)
+        rows, row_size = -(-outs // tile_m) * tile_m, -(-ks // step) * step
+        w_parts = torch.empty((2, rows, row_size), dtype=torch.float16, device=out.device)
+        exponents = torch.empty(rows, dtype=torch.int32, device=out.device)
         w_strides = weight.stride(0), weight.stride(1), weight.stride(4)
         bad = self.bits[images:]
-        _pack_weights[(outs,)](
-            weight, *w_parts, exponents, bad, weight.shape[1], taps[0] * taps[1] * taps[2], *w_strides, CHANNELS=self.channels, BLOCK=1024
+        _pack_weights[(rows,)](
+            weight, *w_parts, exponents, bad, outs, weight.shape[1], taps[0] * taps[1] * taps[2], row_size, *w_strides,
+            CHANNELS=self.channels, BLOCK=1024,
         )  # fmt: skip
+        w_tiles = [TensorDescriptor.from_tensor(part, [tile_m, step]) for part in w_parts]
+        to_d, to_h, to_w = out.stride()[2:]
+        is_dense = to_h == to_w * out.shape[4] and to_d == to_h * out.shape[3]
         first = [have - wanted for have, wanted in zip(self.pad, pad, strict=True)]
         skipped = ((first[0] * self.sizes[1] + first[1]) * self.sizes[2] + first[2]) * self.channels
         pixels = out.shape[2] * out.shape[3] * out.shape[4]
-        tile_m, tile_n, step = (128 if outs > 64 else 64), 128, (32 if ks <= 32 else 64)
         bias_or_any = out if bias is None else bias
         _convolve[(-(-pixels // tile_n), -(-outs // tile_m), images)](
-            *w_parts, exponents, self.parts[0, skipped:], self.parts[1, skipped:], self.bits, bias_or_any, out, outs, pixels,
-            *out.shape[2:], *self.sizes[1:], self.image_size, ks, *taps[1:], *stride, *dilation, *out.stride(),
-            HAS_BIAS=bias is not None, PARTS=parts, CHANNELS=self.channels, BM=tile_m, BN=tile_n, BLOCK=step,
-            num_warps=8 if tile_m == 128 else 4, num_stages=3,
+            *w_tiles, exponents, self.parts[0, skipped:], self.parts[1, skipped:], self.bits, bias_or_any, out, outs, pixels,
+            *out.shape[2:], *self.sizes[1:], self.image_size, ks, *stride, *dilation, *out.stride(),
+            TAPS_H=taps[1], TAPS_W=taps[2], HAS_BIAS=bias is not None, PARTS=parts, CHANNELS=self.channels,
+            BM=tile_m, BN=tile_n, BLOCK=step, EVEN=ks % step == 0, DENSE=is_dense,
+            num_warps=8, num_stages=3,
         )  # fmt: skip
         _mend_images[(-(-pixels // 256), images)](
             self.x, weight, self.bits, bad, bias_or_any, out, outs, weight.shape[1], pixels, *out.shape[2:], *self.x.shape[2:],
