@@ -28,7 +28,16 @@ _FEW_OTHERS = {
 }
 
 
-@pytest.mark.parametrize("entry", controls.quick(), ids=lambda entry: entry.name)
+def _parameters() -> list[object]:
+    quick = controls.quick()
+    nightly = [entry for entry in controls.quick(7) if entry not in quick]
+    return [
+        *(pytest.param(entry, id=entry.name) for entry in quick),
+        *(pytest.param(entry, id=entry.name, marks=pytest.mark.slow) for entry in nightly),
+    ]
+
+
+@pytest.mark.parametrize("entry", _parameters())
 def test_honest_candidate_is_accepted(entry: corpus.Entry, referee: Referee) -> None:
     column = "classes" if entry.task == "cross_entropy" else "cols"
     rows = [{column if name == "cols" else name: size for name, size in dims.items()} for dims in _FEW_ROWS]
