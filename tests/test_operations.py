@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 import sqlalchemy
 import yaml
+from typer.testing import CliRunner
 
+from services.cli import app
 from services.db.models import Bundle, Job, Verdict, Worker
 from services.db.session import Database
 from services.db.types import epoch_seconds
@@ -55,7 +57,10 @@ def within_database(line: str) -> str | None:
 @cache
 def help_of(*words: str) -> str:
     """What a command says of itself."""
-    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    plain = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    if words[0] == "services.cli":
+        return CliRunner().invoke(app, [*words[1:], "--help"], env=plain).output
+    environment = {**os.environ, **plain}
     command = [sys.executable, "-m", *words, "--help"]
     return subprocess.run(
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True

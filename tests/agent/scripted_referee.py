@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 from evaluator.description import Description
 from evaluator.roles.tool_run import ToolResult
 from evaluator.verdict import Verdict, from_json
+from tests.agent import programs
 
 DIMS = {
     "rows": {"min": 1, "max": 4096, "multiple_of": 1, "default": 64},
@@ -122,9 +121,7 @@ class ScriptedReferee:
         with tempfile.TemporaryDirectory() as folder:
             for name, text in {**files, "program.py": program}.items():
                 Path(folder, name).write_text(text)
-            done = subprocess.run(
-                [sys.executable, "program.py"], cwd=folder, capture_output=True, text=True, check=False
-            )
+            done = programs.run(folder, "program.py")
             out = Path(folder, "out")
             outputs = {one.name: one.read_bytes() for one in out.iterdir()} if out.is_dir() else {}
         return ToolResult(

@@ -158,6 +158,14 @@ def test_no_way_out_and_no_trace(path: Path, outside: Outside) -> None:
     check_the_next(outside.referee)
 
 
+def test_secrets_do_not_reach_the_referee(outside: Outside) -> None:
+    environment = Path(f"/proc/{outside.facts['referee']}/environ").read_bytes()
+    result = outside.referee.run_tool("import os\nprint(sorted(os.environ.items()))", {})
+    assert environment and _KEY.encode() not in environment
+    assert result.status == "ok"
+    assert "PATH" in result.stdout and _KEY not in result.stdout
+
+
 def test_a_way_that_works_is_seen(outside: Outside) -> None:
     """The check of the checks: a candidate that finds an open door is not taken for one that found none."""
     source = (HERE / "breakouts" / "writes_outside.py").read_text()

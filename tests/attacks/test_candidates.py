@@ -28,6 +28,8 @@ SHAPES = {
 #: The same for the checks alone: adversarial shapes are never timed.
 _CHECKED = {"adversarial": SHAPES["visible"] + SHAPES["adversarial"]}
 _DEADLINE_S = 200.0
+#: Runs the compiler as `honest_compiles_itself` does, by a name that is easier to find.
+_SLOW = {"honest_compiled"}
 
 pytestmark = [pytest.mark.attacks, pytest.mark.timeout(400)]
 
@@ -76,7 +78,14 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("path", [path for path in PLANTED if is_timed(path)], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in _SLOW else [])
+        for path in PLANTED
+        if is_timed(path)
+    ],
+)
 def test_planted_candidate_gets_its_verdict_when_it_is_timed(path: Path, referee: Referee) -> None:
     source = path.read_text(encoding="utf-8")
     candidate = CandidateSource(source, "external", path.stem)

@@ -19,10 +19,10 @@ from evaluator.request import Request
 from evaluator.sources import CandidateSource, TaskSource, task_folder
 from evaluator.verdict import Verdict
 from tests.attacks.test_candidates import SHAPES, TASK
-from tests.evaluator.few_baselines import without_autotune
+from tests.evaluator.few_baselines import one_compiled
 from tests.evaluator.judging import until_timed
 
-pytestmark = [pytest.mark.attacks, pytest.mark.timeout(600), pytest.mark.alone]
+pytestmark = [pytest.mark.attacks, pytest.mark.timeout(600)]
 
 DIMS = SHAPES["visible"][0]
 HONEST = (Path(__file__).parent / "candidates" / "honest.py").read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ POISON = textwrap.dedent("""
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
     referee = RefereeCore("cpu", tmp_path_factory.mktemp("kept-baselines"), "landlock")
-    without_autotune(referee)
+    one_compiled(referee)
     try:
         yield referee
     finally:
@@ -84,6 +84,7 @@ def poison(core: RefereeCore) -> str:
     return POISON.replace("FOLDER", repr(str(work_folder(core)))).replace("TASK", task_folder(TASK.sha256))
 
 
+@pytest.mark.alone
 def test_a_candidate_cannot_write_what_is_kept(core: RefereeCore) -> None:
     assert judge(core, TASK, HONEST, ("visible",)).verdict == "accepted"
     before = kept(core)
@@ -93,6 +94,7 @@ def test_a_candidate_cannot_write_what_is_kept(core: RefereeCore) -> None:
     assert kept(core) == before
 
 
+@pytest.mark.alone
 def test_another_task_cannot_write_it_either(core: RefereeCore) -> None:
     judge(core, TASK, HONEST, ("visible",))
     before = kept(core)
@@ -159,7 +161,7 @@ def test_a_task_of_the_same_graph_gets_no_baseline_of_another_one_s(core: Refere
             folders.add(session.folder)
             codes.add(tuple(baseline.code for baseline in shape.baselines))
             found = results(shape)
-            assert len(found) > 2
+            assert "compile_default/1t" in found
             for name, values in found.items():
                 torch.testing.assert_close(values, found["eager/1t"], msg=name)
     assert len(folders) == 2

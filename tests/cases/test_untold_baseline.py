@@ -25,7 +25,11 @@ _EAGER_ONLY = "against eager only, since torch.compile compiled nothing of it,"
 
 def _judged(referee: Referee, task: str, candidate: str = _CANDIDATE) -> Verdict:
     verdict = referee.evaluate(
-        TaskSource("case", task), CandidateSource(candidate), splits=["visible"], deadline_s=240.0
+        TaskSource("case", task),
+        CandidateSource(candidate),
+        splits=["visible"],
+        shapes={"visible": [{"rows": 512}]},
+        deadline_s=240.0,
     )
     assert verdict.verdict == "accepted", verdict.reason
     return verdict

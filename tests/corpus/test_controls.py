@@ -17,21 +17,37 @@ _FEW_ROWS = [
     {"rows": 1, "cols": 8, "dtype": "float32"},
     {"rows": 37, "cols": 257, "dtype": "float32"},
 ]
-#: Tasks whose dimensions are others; theirs are small.
-_NOT_ROWS = ("conv_relu", "matmul_bias_relu")
+#: The same for tasks whose dimensions are others.
+_FEW_OTHERS = {
+    "conv_relu": [
+        {"batch": 2, "channels": 8, "size": 24},
+        {"batch": 1, "channels": 1, "size": 3},
+        {"batch": 3, "channels": 5, "size": 17},
+    ],
+    "matmul_bias_relu": None,  # its own are small
+}
 
 
-@pytest.mark.parametrize("entry", controls.quick(), ids=lambda entry: entry.name)
+def _parameters() -> list[object]:
+    quick = controls.quick()
+    nightly = [entry for entry in controls.quick(7) if entry not in quick]
+    return [
+        *(pytest.param(entry, id=entry.name) for entry in quick),
+        *(pytest.param(entry, id=entry.name, marks=pytest.mark.slow) for entry in nightly),
+    ]
+
+
+@pytest.mark.parametrize("entry", _parameters())
 def test_honest_candidate_is_accepted(entry: corpus.Entry, referee: Referee) -> None:
-    shapes = None
-    if entry.task not in _NOT_ROWS:
-        column = "classes" if entry.task == "cross_entropy" else "cols"
-        few = [
-            {column if name == "cols" else name: size for name, size in dims.items()} for dims in _FEW_ROWS
-        ]
-        shapes = {"adversarial": few}
+    column = "classes" if entry.task == "cross_entropy" else "cols"
+    rows = [{column if name == "cols" else name: size for name, size in dims.items()} for dims in _FEW_ROWS]
+    few = _FEW_OTHERS.get(entry.task, rows)
     verdict = referee.evaluate(
-        corpus.task(entry.task), entry.candidate, splits=("adversarial",), shapes=shapes, deadline_s=200.0
+        corpus.task(entry.task),
+        entry.candidate,
+        splits=("adversarial",),
+        shapes=None if few is None else {"adversarial": few},
+        deadline_s=200.0,
     )
     assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
     assert not [f for f in verdict.findings if f.severity in ("error", "cheat")]

@@ -19,7 +19,7 @@ from evaluator.shapes.space import defaults
 from evaluator.sources import TaskSource
 from tests.evaluator.judging import candidate, task
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(240)
 
 #: 64 KiB come in, 32 MiB go out.
 REPEAT = task("""
@@ -139,6 +139,7 @@ def test_what_a_block_must_have_written(opened: Any) -> None:
     assert written_bytes(side, checker.run(3)) == pytest.approx(3 * part, rel=0.1)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_an_honest_candidate_is_above_the_ceiling_and_one_far_below_it_is_rejected(opened: Any) -> None:
     """The second time is a planted one; what follows it is measured."""

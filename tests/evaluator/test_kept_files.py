@@ -282,7 +282,9 @@ def test_the_store_forgets_what_was_used_longest_ago(tmp_path: Path) -> None:
     assert store.key("a", "another task", versions) != keys[0]
 
 
-@pytest.mark.parametrize("damage", ["cut off", "a bit", "swapped", "empty"])
+@pytest.mark.parametrize(
+    "damage", ["cut off", "a bit", "swapped", pytest.param("empty", marks=pytest.mark.slow)]
+)
 def test_a_damaged_file_is_nobody_s_fault_and_made_again(core: RefereeCore, damage: str) -> None:
     """Unpacked in the candidate's process it was called the candidate's own failure, for as long as the file was there."""
     task = judging.task(MODEL)

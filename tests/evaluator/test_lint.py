@@ -27,9 +27,10 @@ from tests.evaluator.defective_tasks import DEFECTS, SOUND
 
 #: Of every kind: reductions, scans, products, integers, bytes, gradients, training, choices, plain arguments.
 SPREAD = (
-    "rmsnorm", "top_k_rows", "softmax", "halo_pack_3d", "sum_of_many_tensors", "layer_norm_backward", "swiglu",
-    "int4_matmul", "batch_norm_relu_training", "bias_gelu", "segment_max", "dot_interaction",
+    "rmsnorm", "top_k_rows", "halo_pack_3d", "sum_of_many_tensors", "layer_norm_backward", "int4_matmul",
+    "batch_norm_relu_training",
 )  # fmt: skip
+_SLOW = ("softmax", "swiglu", "bias_gelu", "segment_max", "dot_interaction")
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -82,7 +83,7 @@ def test_a_sound_task_takes_one_float64_oracle(core: RefereeCore, monkeypatch: p
     assert list(asked.values()) == [1]
 
 
-@pytest.mark.parametrize("name", SPREAD)
+@pytest.mark.parametrize("name", [*SPREAD, *(pytest.param(name, marks=pytest.mark.slow) for name in _SLOW)])
 def test_own_tasks_raise_no_alarm(name: str, referee: Referee) -> None:
     task = next(task for task in catalog.list_tasks() if task.name == name)
     report = referee.lint(TaskSource(name, task.source))

@@ -224,7 +224,11 @@ _SPLIT = """
 
 @pytest.mark.parametrize(
     ("tier", "rounding", "scale"),
-    [("strict", "half", 2048.0), ("default", "tf32", 1.0), ("tf32", "half", 2048.0)],
+    [
+        ("strict", "half", 2048.0),
+        ("default", "tf32", 1.0),
+        pytest.param("tf32", "half", 2048.0, marks=pytest.mark.slow),
+    ],
 )
 def test_a_product_put_together_from_three_is_right_in_every_tier(
     referee: Referee, tier: str, rounding: str, scale: float

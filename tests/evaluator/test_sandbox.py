@@ -79,16 +79,6 @@ def test_a_fork_server_has_one_thread_when_it_enters_its_namespaces() -> None:
     assert done.stdout.strip() == "1"
 
 
-def test_secrets_do_not_reach_the_referee(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERNELWRIGHT_LLM_API_KEY", "sk-planted")
-    with Referee("cpu", work_dir=tmp_path) as referee:
-        environment = Path(f"/proc/{referee._process.pid}/environ").read_bytes()
-        result = referee.run_tool("import os\nprint(sorted(os.environ.items()))", {})
-    assert b"sk-planted" not in environment
-    assert result.status == "ok"
-    assert "sk-planted" not in result.stdout
-
-
 def test_a_killed_client_leaves_nothing_behind(tmp_path: Path) -> None:
     import subprocess
     import sys

@@ -39,13 +39,19 @@ def reference(name: str, *changes: tuple[str, str]) -> str:
         ("run_lengths", {"rows": 3, "cols": 65}),  # integers in and out
         ("ragged_softmax", {"values": 700, "segments": 19}),  # sorted offsets
         ("stochastic_rounding", {"rows": 3, "cols": 50}),  # an oracle of its own
-        ("rms_norm_quantize_fp8", {"rows": 3, "cols": 40}),  # outputs in three dtypes
+        pytest.param(
+            "rms_norm_quantize_fp8", {"rows": 3, "cols": 40}, marks=pytest.mark.slow
+        ),  # outputs in three dtypes
         ("group_norm_silu_channels_last", {"batch": 1, "height": 5, "width": 3}),  # strided images
-        ("int6_matmul", {"rows": 2, "inner": 128, "cols": 9, "dtype": "bfloat16"}),  # packed weights
+        pytest.param(
+            "int6_matmul", {"rows": 2, "inner": 128, "cols": 9, "dtype": "bfloat16"}, marks=pytest.mark.slow
+        ),  # packed weights
         ("paged_attention_int8_cache", {"batch": 2, "pages": 3}),  # a page table
         ("adamw_clip_average", {"count": 5, "width": 8}),  # lists in and out
         ("batch_norm_relu_training", {"batch": 2, "channels": 3, "height": 5}),  # gradients and state
-        ("embedding_bag_backward", {"bags": 9, "mean_ids": 3}),  # gradients by scatter
+        pytest.param(
+            "embedding_bag_backward", {"bags": 9, "mean_ids": 3}, marks=pytest.mark.slow
+        ),  # gradients by scatter
         ("decode_block", {"batch": 1, "length": 17}),  # a whole block
     ],
 )

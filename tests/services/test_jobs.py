@@ -36,7 +36,6 @@ def ended(service: Service, evaluation: dict[str, Any]) -> dict[str, Any]:
     return view
 
 
-@pytest.mark.slow
 def is_voided(service: Service, job_id: str) -> bool:
     """Whether the machine was too noisy to time on."""
     return any(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -29,6 +28,7 @@ from agent.dispatch.tree import Leaf, Node
 from evaluator.description import Description
 from evaluator.sources import TaskSource
 from evaluator.verdict import from_json
+from tests.agent import programs
 
 PROBE = Path(domain.__file__).parents[1] / "bundle" / "templates" / "probe_program.py"
 _numbers = itertools.count()
@@ -102,7 +102,7 @@ def probe(task: str, dims_text: str) -> Domain:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "task.py").write_text(task)
         Path(folder, "points.json").write_text(json.dumps(points))
-        subprocess.run([sys.executable, str(PROBE)], cwd=folder, check=True, capture_output=True)
+        programs.run(folder, str(PROBE)).check_returncode()
         found = json.loads(Path(folder, "out", "probe.json").read_text())
     return domain.fit(dims, points, found, read_call(task).places(dims))
 

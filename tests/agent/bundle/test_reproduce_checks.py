@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +12,7 @@ import pytest
 
 from agent.bundle import archive, evidence
 from evaluator.sources import TaskSource
+from tests.agent import programs
 
 _SOURCE = Path(archive.__file__).parent / "templates" / "reproduce.py"
 
@@ -79,21 +77,9 @@ def _compared(
     (folder / "optimized.py").write_text(_TASK.format(name="ModelNew", result=result, drawn=drawn))
     (folder / "reproduce.py").write_text(_SOURCE.read_text())
     requests = [{"do": "prepare", "number": 0, "dims": {}, "seed": 1}, {"do": "check", "number": 0}]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "reproduce.py",
-            *"--worker optimized --device cpu --threads 1 --precision".split(),
-            json.dumps(precision),
-        ],
-        cwd=folder,
-        input="".join(json.dumps(one) + "\n" for one in requests),
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    words = "reproduce.py --worker optimized --device cpu --threads 1 --precision".split()
+    given = "".join(json.dumps(one) + "\n" for one in requests)
+    done = programs.run(folder, *words, json.dumps(precision), given=given)
     prepared, answer = (json.loads(line) for line in done.stdout.splitlines())
     assert "error" not in prepared, prepared
     found: tuple[str, str] = _module().judge_error(answer)

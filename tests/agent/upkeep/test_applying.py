@@ -22,8 +22,6 @@ from agent.upkeep.reading import read_bundle
 from tests.agent.upkeep.bundles import write
 from tests.services.service import ROOT, Service
 
-pytestmark = pytest.mark.alone
-
 # The block's own class takes a flag and gives a tuple with None; capture writes it as operators on flat weights.
 USER = """
 import time
@@ -219,6 +217,7 @@ def test_a_wrong_kernel_is_refused(place: Path, tmp_path: Path) -> None:
     assert found.speedup is None
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_step_that_gets_faster_or_slower_is_told_apart(place: Path, tmp_path: Path) -> None:
     """The block's own class sleeps and the operators that were captured do not; and the other way round."""

@@ -22,8 +22,6 @@ from services.commands.verify import show
 from tests.agent.upkeep.bundles import row, write
 from tests.services.service import ROOT, WRONG, Service
 
-pytestmark = pytest.mark.alone
-
 HERE = {"device": "cpu", "device_name": "a CPU", "threads": 2, "torch": "2.13", "harness": "7"}
 
 
@@ -199,6 +197,7 @@ def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_the_command_measures_anew(tmp_path: Path) -> None:
     """The same bundle once with a claim far below the truth and once with one far above it."""

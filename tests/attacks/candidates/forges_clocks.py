@@ -1,4 +1,4 @@
-"""E4, E5: every clock of its process runs a hundred times slower."""
+"""E4, E5: every clock of its process runs ten times slower."""
 
 # expects: accepted
 # gains: nothing
@@ -10,7 +10,7 @@ _REAL = {name: getattr(time, name) for name in ("perf_counter", "perf_counter_ns
 _START = {name: clock() for name, clock in _REAL.items()}
 for _name, _clock in _REAL.items():
     _kind = type(_START[_name])
-    setattr(aliased, _name, lambda c=_clock, s=_START[_name], k=_kind: k(s + (c() - s) // 100 if k is int else s + (c() - s) / 100))
+    setattr(aliased, _name, lambda c=_clock, s=_START[_name], k=_kind: k(s + (c() - s) // 10 if k is int else s + (c() - s) / 10))
 
 import torch
 import torch.nn.functional as F

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,10 +23,17 @@ def _trl() -> None:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A world whose `sft/checkpoint` writes programs."""
+    """A world whose `sft/checkpoint` writes programs. Processes of one test run train it once."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "sft"
     at = world(tmp_path_factory.mktemp("trained"))
-    ended = runs.train(sft_stage(at, "sft", steps=85, batch=6, save_every=1000))
-    assert ended.error == "", ended.text
+    with open(shared.with_name("sft.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not shared.exists():
+            ended = runs.train(sft_stage(at, "sft", steps=85, batch=6, save_every=1000))
+            assert ended.error == "", ended.text
+            shutil.copytree(at / "sft", shared)
+    shutil.copytree(shared, at / "sft", dirs_exist_ok=True)
     return at
 
 
