@@ -25,7 +25,7 @@ from services.data_folder import DataFolderOpen, make_private
 from services.demo.serving import DemoFailed, running_service
 from services.demo.steps import Demo
 
-DEFAULT_TASK = "layernorm_relu_add"
+DEFAULT_TASK = "gated_linear_recurrence"
 #: For the demo's own task: the library's and the compiler's kernel, one of which wins; more would only take longer.
 _OWN_CANDIDATES = 2
 

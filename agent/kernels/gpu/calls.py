@@ -89,7 +89,9 @@ def _convolution_pays(x, outs, taps, sizes, transposed_stride, parts):
     """Whether an implicit product is faster than cuDNN, by rates measured on an H100.
 
     cuDNN in float32: 38 TFLOP/s, less where few terms are summed; about twice that in TF32. Here: the copies of the input at 2.4
-    TB/s, then the product, its sides rounded up to tiles, at 115 TFLOP/s, or 250 with one part, and 150 us of launches.
+    TB/s, then the product at 150 TFLOP/s, or 300 with one part, its sides rounded up to tiles and with 150 terms' time for the start
+    and end of a tile, and launches from Python,
+    350 us and 100 us for each residue of a transposed convolution, which a GPU that is busy hides only in part.
     """
     if min(x.numel(), outs, *sizes) == 0 or x[0].numel() * 16 > 2**31:
         return False
@@ -105,9 +107,9 @@ def _convolution_pays(x, outs, taps, sizes, transposed_stride, parts):
     cudnn_s = 2 * pixels * outs * channels * terms / (38e12 * min(1.0, (channels * terms / 400) ** 0.5))
     cudnn_s = max(cudnn_s / (2.2 if parts == 1 else 1), 4 * (x.numel() + pixels * outs) / 2.5e12)
     rows = -(-outs // 128) * 128 if outs > 64 else 64
-    ks = -(-packed * terms // 32) * 32
-    product_s = 2 * pixels * rows * ks / (115e12 if parts == 2 else 250e12)
+    ks = -(-packed * terms // 64) * 64
+    product_s = 2 * pixels * rows * (ks + 150) / (150e12 if parts == 2 else 300e12)
     ours_s = x.numel() * (8 + 2 * parts * packed / channels) / 2.4e12 + max(
         product_s, 4 * pixels * outs / 2.2e12
     )
-    return ours_s + 1e-6 * (100 + 50 * phases) < 0.95 * cudnn_s
+    return ours_s + 1e-6 * (250 + 100 * phases) < 0.95 * cudnn_s

@@ -202,7 +202,9 @@ class _Images:
         images, outs = out.shape[:2]
         taps = weight.shape[2:]
         ks = taps[0] * taps[1] * taps[2] * self.channels
-        tile_m, tile_n, step = (128 if outs > 64 else 64), 128, (32 if ks <= 32 else 64)
+        # Few output channels: small tiles, of which a multiprocessor holds several, hide each other's start and end.
+        tile_m, tile_n, warps, stages = (128, 128, 8, 3) if outs > 64 else (64, 128, 4, 2)
+        step = 32 if ks <= 32 else 64
         rows, row_size = -(-outs // tile_m) * tile_m, -(-ks // step) * step
         w_parts = torch.empty((2, rows, row_size), dtype=torch.float16, device=out.device)
         exponents = torch.empty(rows, dtype=torch.int32, device=out.device)
@@ -224,7 +226,7 @@ class _Images:
             *out.shape[2:], *self.sizes[1:], self.image_size, ks, *stride, *dilation, *out.stride(),
             TAPS_H=taps[1], TAPS_W=taps[2], HAS_BIAS=bias is not None, PARTS=parts, CHANNELS=self.channels,
             BM=tile_m, BN=tile_n, BLOCK=step, EVEN=ks % step == 0, DENSE=is_dense,
-            num_warps=8, num_stages=3,
+            num_warps=warps, num_stages=stages,
         )  # fmt: skip
         _mend_images[(-(-pixels // 256), images)](
             self.x, weight, self.bits, bad, bias_or_any, out, outs, weight.shape[1], pixels, *out.shape[2:], *self.x.shape[2:],
