@@ -205,7 +205,7 @@ class _Images:
         # Few output channels: small tiles, of which a multiprocessor holds several, hide each other's start and end.
         tile_m, tile_n, warps, stages = (128, 128, 8, 3) if outs > 64 else (64, 128, 4, 2)
         step = 32 if ks <= 32 else 64
-        rows, row_size = -(-outs // tile_m) * tile_m, -(-ks // step) * step
+        rows, row_size = -(-outs // tile_m) * tile_m, max(1, -(-ks // step)) * step
         w_parts = torch.empty((2, rows, row_size), dtype=torch.float16, device=out.device)
         exponents = torch.empty(rows, dtype=torch.int32, device=out.device)
         w_strides = weight.stride(0), weight.stride(1), weight.stride(4)

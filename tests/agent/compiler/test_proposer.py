@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.candidates import Candidate
 from agent.proposers.compiler import CompilerProposer
+from agent.proposers.human import HumanProposer
 from agent.proposing import ProposalContext
 from agent.stores.folder import FolderStore
 from evaluator.description import Description
 from evaluator.sources import TaskSource
 from tests.agent.compiler.extraction import task_text
+from tests.agent.scripted_referee import ScriptedReferee
 
 
-def labels(folder: Path, device: str, kept: dict[str, Any]) -> list[str]:
-    """What is proposed where the store has kept what the compiler's code was."""
+CAPTURE = {
+    "module": "from torch._inductor.select_algorithm import extern_kernels\n\n\ndef call(args):\n    return (extern_kernels.mm(args[0], args[1], out=args[2]),)\n",
+    "tensors": ["x"], "others": [], "state": ["weight", "bias"], "dimensions": [2, 2, 1], "sizes": [], "expected": [],
+    "conditions": ["True"], "also_in_training": True, "result": "out[0]",
+}  # fmt: skip
+
+
+def proposed(
+    folder: Path, proposer: CompilerProposer | HumanProposer, device: str, kept: dict[str, Any]
+) -> list[Candidate]:
+    """What is proposed where the store has kept what the capture program said."""
     store = FolderStore(folder)
-    for label in ("inductor C++", "inductor Triton"):
-        store.finish_step(f"compiler.extract.{label}", kept)
+    store.finish_step(f"compiler.capture.{device}", kept)
     task = TaskSource("t", task_text("matmul_bias_relu"))
-    context = ProposalContext(task, Description(), device, None, store)  # type: ignore[arg-type]
-    return [candidate.label for candidate in CompilerProposer().propose(context)]
+    referee = ScriptedReferee(lambda label, phase: pytest.fail(f"{label} was judged in {phase}"))
+    context = ProposalContext(task, Description(), device, referee, store)  # type: ignore[arg-type]
+    return list(proposer.propose(context))
 
 
 @pytest.mark.parametrize(("device", "label"), [("cuda", "inductor Triton"), ("cpu", "inductor C++")])
 def test_modes_of_the_compiler_are_no_candidates(tmp_path: Path, device: str, label: str) -> None:
     """A baseline that is judged as a candidate ends at 1.0x: it took 50 of the first 84 seconds of a job on a GPU."""
-    assert labels(tmp_path, device, {"source": "class ModelNew: pass\n"}) == [label]
+    found = proposed(tmp_path, CompilerProposer(), device, {"capture": json.dumps(CAPTURE)})
+    assert [candidate.label for candidate in found] == [label]
+    assert "extern_kernels.mm(" in found[0].source
 
 
 def test_a_module_whose_code_does_not_stand_alone_has_no_candidate(tmp_path: Path) -> None:
-    assert labels(tmp_path, "cuda", {"reason": "it draws random numbers"}) == []
+    assert proposed(tmp_path, CompilerProposer(), "cuda", {"reason": "it draws random numbers"}) == []
+
+
+def test_on_a_gpu_the_library_s_products_stand_in_the_compiler_s_code(tmp_path: Path) -> None:
+    found = proposed(tmp_path, HumanProposer(), "cuda", {"capture": json.dumps(CAPTURE)})
+    assert [(candidate.label, candidate.origin) for candidate in found] == [("library products", "human")]
+    source = found[0].source
+    compile(source, "candidate.py", "exec")
+    assert "library_mm(args[0], args[1], out=args[2])" in source
+    assert "def product(" in source
+    assert "def library_convolution(" not in source  # what is not called is left out
+    assert "class ModelNew(Model):" in source
+
+
+def test_where_nothing_is_multiplied_the_library_has_no_such_candidate(tmp_path: Path) -> None:
+    plain = {**CAPTURE, "module": "def call(args):\n    return (args[0],)\n"}
+    assert proposed(tmp_path, HumanProposer(), "cuda", {"capture": json.dumps(plain)}) == []

@@ -1,0 +1,110 @@
+"""The library's GPU kernels against float64, through Triton's interpreter: accuracy, odd sizes, Inf and NaN, wide ranges.
+
+`tests/agent/kernels/test_on_gpu.py` runs them on a GPU.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.agent.compiler.extraction import run_program
+
+_START = """
+import os
+os.environ["TRITON_INTERPRET"] = "1"
+import json, warnings
+warnings.simplefilter("ignore")
+import torch
+import torch.nn.functional as F
+from evaluator.roles import interpreted
+interpreted.prepare()
+from agent.kernels.gpu import convolutions, products
+torch.manual_seed(0)
+found = []
+def compare(name, out, exact, float32):
+    finite = exact.isfinite() & (exact.abs() < 3e38)
+    norm = exact[finite].norm()
+    found.append({
+        "name": name,
+        "error": ((out - exact)[finite].norm() / norm).item(),
+        "float32": ((float32 - exact)[finite].norm() / norm).item(),
+        "same": bool(torch.equal(out[~finite].nan_to_num(7.0), float32[~finite].nan_to_num(7.0))),
+    })
+"""
+
+PRODUCTS = """
+def product(name, batches, m, k, n, spread=0.0, transposed=False, bias=False, change=None):
+    a = torch.randn(batches, m, k) * torch.exp(spread * torch.randn(batches, m, k))
+    b = torch.randn(batches, n, k).transpose(1, 2) if transposed else torch.randn(batches, k, n)
+    if change:
+        change(a, b)
+    added = torch.randn(n) if bias else None
+    out = torch.full((batches, m, n), 7.0)
+    products.product(a, b, out, added, 0.5, 2.0)
+    more = 0.0 if added is None else 2.0 * added
+    compare(name, out, 0.5 * (a.double() @ b.double()) + more, 0.5 * (a @ b) + more)
+
+def special(a, b):
+    a[0, 3, 5], a[0, 4, 7], b[0, 2, 6] = float("inf"), float("nan"), -float("inf")
+
+def huge(a, b):
+    a[0, 2, :] *= 1e30
+    a[0, 5, :] *= 1e-30
+    b[0, :, 1] *= 1e6
+
+product("odd sizes", 1, 70, 600, 150)
+product("batches, transposed, wide", 2, 33, 130, 40, spread=4.0, transposed=True, bias=True)
+product("one row", 1, 1, 70, 3)
+product("inf and nan", 1, 130, 300, 7, change=special)
+product("rows of other magnitudes", 1, 9, 64, 20, change=huge)
+print(json.dumps(found))
+"""
+
+CONVOLUTIONS = """
+def convolve(name, x, w, bias, stride, padding, dilation, parts=2):
+    dims = x.dim() - 2
+    run = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+    stride, padding, dilation = (stride,) * dims, (padding,) * dims, (dilation,) * dims
+    float32 = run(x, w, bias, stride, padding, dilation)
+    out = torch.full_like(float32, 7.0)
+    convolutions.convolution(x, w, bias, stride, padding, dilation, out, parts)
+    exact = run(x.double(), w.double(), None if bias is None else bias.double(), stride, padding, dilation)
+    compare(name, out, exact, float32)
+
+def transposed(name, x, w, stride, padding, more):
+    run = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[x.dim() - 3]
+    float32 = run(x, w, None, stride, padding, more)
+    out = torch.full_like(float32, 7.0)
+    convolutions.transposed_convolution(x, w, None, stride, padding, out)
+    compare(name, out, run(x.double(), w.double(), None, stride, padding, more), float32)
+
+draw = torch.randn
+convolve("2-D", draw(2, 3, 9, 11), draw(20, 3, 3, 3), draw(20), 1, 1, 1)
+convolve("strides, dilation, channels last", draw(1, 70, 7, 8).to(memory_format=torch.channels_last), draw(70, 70, 3, 2), None, 2, 1, 2)
+convolve("1-D", draw(2, 16, 30), draw(5, 16, 5), draw(5), 2, 3, 2)
+x = draw(2, 4, 5, 6, 7)
+x[1, 1, 2, 2, 2] = float("inf")
+convolve("3-D, an image with inf", x, draw(6, 4, 3, 3, 3), None, 1, 1, 1)
+w = draw(3, 2, 3)
+w[1, 0, 1] = float("nan")
+convolve("weights with nan", draw(1, 2, 9), w, None, 1, 1, 1)
+convolve("images of other magnitudes", draw(3, 5, 8, 8) * torch.tensor([1e20, 1.0, 1e-20])[:, None, None, None], draw(4, 5, 3, 3), None, 1, 0, 1)
+transposed("2-D", draw(1, 5, 6, 7), draw(5, 6, 3, 4), (2, 3), (1, 0), (1, 0))
+transposed("3-D", draw(1, 3, 4, 3, 5), draw(3, 4, 3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
+transposed("1-D, more stride than taps", draw(2, 8, 20), draw(8, 3, 2), (3,), (0,), (0,))
+convolve("one part", draw(2, 3, 9, 11), draw(20, 3, 3, 3), None, 1, 1, 1, parts=1)
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("program", [PRODUCTS, CONVOLUTIONS], ids=["products", "convolutions"])
+def test_kernels_are_as_accurate_as_float32_and_keep_inf_and_nan(tmp_path: Path, program: str) -> None:
+    rows = run_program(tmp_path, _START + program)
+    for row in rows:
+        assert row["same"], row
+        if row["name"] == "one part":  # as TF32; also shows that a lost low part would be seen
+            assert 1e-5 < row["error"] < 1e-3, row
+        else:
+            assert row["error"] < max(2.5e-7, 2 * row["float32"]), row

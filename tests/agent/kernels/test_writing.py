@@ -1,0 +1,43 @@
+"""The library's kernels in generated code: which calls change, and that the text stands alone."""
+
+from __future__ import annotations
+
+import ast
+
+from agent.kernels.writing import kernels, with_library
+
+MODULE = """
+from torch._inductor.select_algorithm import extern_kernels
+
+def call(args):
+    extern_kernels.mm(a, reinterpret_tensor(b, (4, 4), (1, 4), 0), out=buf0)
+    extern_kernels.bias_addmm(c, a, b, alpha=1, beta=1, out=buf1)
+    buf2 = extern_kernels.convolution(x, w, stride=(1, 1), padding=(0, 0), dilation=(1, 1), transposed=False, output_padding=(0, 0), groups=1, bias=None)
+    buf3 = extern_kernels._mm_plus_mm(a, b, c, d)
+"""
+
+
+def test_products_and_convolutions_become_calls_of_the_library() -> None:
+    text, operations = with_library(MODULE)
+    assert operations == ("addmm", "convolution", "mm")
+    assert "library_mm(a, reinterpret_tensor(" in text
+    assert "library_addmm(c, a, b, alpha=1, beta=1, out=buf1)" in text
+    assert "buf2 = library_convolution(x, w, stride=(1, 1)" in text
+    assert "extern_kernels._mm_plus_mm(" in text
+    assert with_library("extern = 1\n") == ("extern = 1\n", ())
+
+
+def test_the_text_of_the_kernels_needs_nothing_of_this_project() -> None:
+    tree = ast.parse(kernels())
+    imported = {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
+    }
+    assert imported == {"torch", "triton", "triton.language", "triton.tools.tensor_descriptor"}
+    defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assert len(defined) == len(set(defined))
+    assert {"library_mm", "library_addmm", "library_bmm", "library_baddbmm", "library_convolution"} <= set(
+        defined
+    )
