@@ -18,7 +18,6 @@ from evaluator.sources import TaskSource
 from tests.agent.compiler.extraction import task_text
 from tests.agent.scripted_referee import ScriptedReferee
 
-
 CAPTURE = {
     "module": "from torch._inductor.select_algorithm import extern_kernels\n\n\ndef call(args):\n    return (extern_kernels.mm(args[0], args[1], out=args[2]),)\n",
     "tensors": ["x"], "others": [], "state": ["weight", "bias"], "dimensions": [2, 2, 1], "sizes": [], "expected": [],
