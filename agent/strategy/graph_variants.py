@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from agent.candidates import Candidate
 from agent.compiler.cuda_graph import cuda_graph_source
 from agent.errors import ProposalFailed
+from agent.kernels.writing import as_replayed
 from agent.portfolio.entries import timed_rows
 from agent.strategy.ablation import ABLATED_STEPS
 from evaluator.devices import is_accelerator
@@ -47,7 +48,7 @@ def graph_variant(store: JobStore, candidate: Candidate, device: str) -> Candida
     if len(accepted) < len(verdicts) or not any(_launches_matter(verdict) for verdict in accepted):
         return None
     try:
-        source = cuda_graph_source(candidate.source, candidate.label, "ModelNew")
+        source = cuda_graph_source(as_replayed(candidate.source), candidate.label, "ModelNew")
     except ProposalFailed:
         return None
     label = f"{candidate.label}{_ENDING}"

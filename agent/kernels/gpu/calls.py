@@ -6,7 +6,7 @@ The functions take the arguments that Inductor gives to `extern_kernels`.
 import torch
 
 from agent.kernels.gpu.convolutions import convolution, transposed_convolution
-from agent.kernels.gpu.products import product, product_pays
+from agent.kernels.gpu.products import LAUNCH_S, product, product_pays
 
 
 def library_mm(a, b, *, out):
@@ -90,8 +90,8 @@ def _convolution_pays(x, outs, taps, sizes, transposed_stride, parts):
 
     cuDNN in float32: 38 TFLOP/s, less where few terms are summed; about twice that in TF32. Here: the copies of the input at 2.4
     TB/s, then the product at 150 TFLOP/s, or 300 with one part, its sides rounded up to tiles and with 150 terms' time for the start
-    and end of a tile, and launches from Python,
-    350 us and 100 us for each residue of a transposed convolution, which a GPU that is busy hides only in part.
+    and end of a tile, and
+    launches: six, and three for each residue of a transposed convolution.
     """
     if min(x.numel(), outs, *sizes) == 0 or x[0].numel() * 16 > 2**31:
         return False
@@ -112,4 +112,4 @@ def _convolution_pays(x, outs, taps, sizes, transposed_stride, parts):
     ours_s = x.numel() * (8 + 2 * parts * packed / channels) / 2.4e12 + max(
         product_s, 4 * pixels * outs / 2.2e12
     )
-    return ours_s + 1e-6 * (250 + 100 * phases) < 0.95 * cudnn_s
+    return ours_s + LAUNCH_S * (6 + 3 * phases) < 0.95 * cudnn_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from agent.kernels.writing import kernels, with_library
+from agent.kernels.writing import as_replayed, kernels, with_library
 
 MODULE = """
 from torch._inductor.select_algorithm import extern_kernels
@@ -25,6 +25,10 @@ def test_products_and_convolutions_become_calls_of_the_library() -> None:
     assert "buf2 = library_convolution(x, w, stride=(1, 1)" in text
     assert "extern_kernels._mm_plus_mm(" in text
     assert with_library("extern = 1\n") == ("extern = 1\n", ())
+
+
+def test_in_a_graph_launches_cost_a_tenth() -> None:
+    assert [as_replayed(kernels()).count(one) for one in ("LAUNCH_S = 4e-6", "LAUNCH_S = 40e-6")] == [1, 0]
 
 
 def test_the_text_of_the_kernels_needs_nothing_of_this_project() -> None:
