@@ -132,7 +132,7 @@ def main(
     warm: Annotated[
         bool, typer.Option("--warm", help="Share a cache among runs, and fill it beforehand.")
     ] = False,
-    seconds: Annotated[float, typer.Option(help="See `make demo`.")] = 90.0,
+    seconds: Annotated[float, typer.Option(help="See `make demo`.")] = 600.0,
     out: Annotated[Path | None, typer.Option(help="JSON.")] = None,
 ) -> None:
     """Time the demo."""

@@ -19,9 +19,8 @@ BLOCK_K = 256  # one scale and one float32 addition
 FLAG_ROWS = 128  # rows that are computed again together
 LARGEST_BITS = tl.constexpr((75 + 127) << 23)  # of 2^75, as a float32's bits
 TILE = 128
-LAUNCH_S = (
-    40e-6  # of a launch from Python; a CUDA graph's replay takes a tenth (agent.kernels.writing.as_replayed)
-)
+# Of a launch from Python; a CUDA graph's replay takes a tenth (agent.kernels.writing.as_replayed).
+LAUNCH_S = 40e-6
 
 
 @triton.jit
