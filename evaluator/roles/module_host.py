@@ -229,7 +229,6 @@ class ModuleHost(Turns):
         if self.role == "candidate":
             shape.inputs = [decode_value(value) for value in request["init"]]
             return b""
-        shape.lower_threads(request["threads"])
         dims = request["dims"]
         init = self.module.get_init_inputs(**{name: dims[name] for name in request["init_dims"]})
         shape.inputs = list(init)
@@ -481,7 +480,7 @@ class ModuleHost(Turns):
 
     def close(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Closes a shape and releases its memory."""
-        self.shapes.pop(request["shape"], Shape()).restore_threads()
+        self.shapes.pop(request["shape"], None)
         self._drawn, self._state, self._exact_outputs = None, {}, []
         if request["collect"]:
             gc.collect()

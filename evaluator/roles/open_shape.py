@@ -78,21 +78,8 @@ class Shape:
         self.exact = Exact()
         #: Original weights that are temporarily changed, see :func:`renew`.
         self.weights_before: dict[str, torch.Tensor] = {}
-        #: Reference only: how many threads the process had before, if this shape is called on fewer.
-        self._threads_before = 0
         #: Reference only: the encoded arguments of the constructor.
         self.configuration = ""
-
-    def lower_threads(self, count: int | None) -> None:
-        """Has the process use this many threads until :meth:`restore_threads`; None changes nothing."""
-        if count is not None:
-            self._threads_before = torch.get_num_threads()
-            torch.set_num_threads(count)
-
-    def restore_threads(self) -> None:
-        """Undoes :meth:`lower_threads`."""
-        if self._threads_before:
-            torch.set_num_threads(self._threads_before)
 
     @property
     def is_heavy(self) -> bool:

@@ -126,7 +126,7 @@ def test_a_candidate_that_would_use_the_time_of_the_delivery_is_stopped_before_t
     assert store.verdict(store.candidates()[1].sha256, "screen") is None, "that is no verdict on it"
     said = "the budget is spent: 60 s, of which 30 s are kept for judging what is delivered"
     assert told(store) == [f"{said}; cut off: judging human 1 at visible and adversarial shapes"]
-    assert outcome.state == "succeeded" and "held-out shapes" in outcome.reason
+    assert outcome.state == "succeeded" and "held-out shape" in outcome.reason
 
 
 def test_attempts_count_with_all_of_their_time(

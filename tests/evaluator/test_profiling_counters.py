@@ -264,7 +264,7 @@ def test_a_task_that_fails_under_ncu_is_said(core: RefereeCore, programs: Path) 
         ("late", "did not get through one call in 1 s"),
         (
             "broken",
-            "and is run nowhere else, since the task's code is anybody's. It said: ==ERROR== Failed to connect",
+            "and is run nowhere else, since the task's code is untrusted. It said: ==ERROR== Failed to connect",
         ),
     ],
 )

@@ -63,6 +63,7 @@ def test_idle_streams_ask_for_their_key_together_and_not_for_events(
 ) -> None:
     """Hundreds of idle streams share one look-out, and one question about the key that they were opened with."""
     monkeypatch.setattr(streams, "ASK_KEYS_EVERY_S", 0.3)
+    monkeypatch.setattr(streams, "LOOK_EVERY_S", 0.25)
     made = keyed.key("ada")
     job_id = submit(keyed.client(made)).json()["id"]
     asked: list[str] = []

@@ -236,14 +236,21 @@ def attributes(model: torch.nn.Module) -> list[tuple[str, str, int]]:
     ]
 
 
+def draws(node: torch.fx.Node) -> bool:
+    """Whether an operation draws random numbers: not dropout outside training, nor attention without dropout."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    given = {one.name: one.default_value for one in node.target._schema.arguments}
+    given |= dict(zip(given, node.args, strict=False)) | node.kwargs
+    return given.get("train") is not False and given.get("dropout_p") != 0.0
+
+
 def check_graph(graph: torch.fx.GraphModule) -> None:
     """Refuse graphs that generated code would compute differently."""
     for node in graph.graph.nodes:
-        if node.target is torch.ops.aten.dropout.default and not node.args[2]:
-            continue  # not in training
         if node.op == "get_attr":
             raise NotExtractable("forward uses a tensor that is no input, parameter or buffer")
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if draws(node):
             raise NotExtractable(
                 f"it draws random numbers ({node.target}), and generated code would draw others"
             )

@@ -170,13 +170,8 @@ class TaskSession:
 
     @contextmanager
     def trial(self, dims: Dims) -> Iterator[OpenShape]:
-        """Opens a shape temporarily. It does not count in anything sized by the open shapes.
-
-        A quick one is called on one thread. Many small operations on more threads than cores are free take up to 70
-        times as long: each ends at a barrier.
-        """
-        threads = 1 if self.drawn.quick([dims]) else None
-        opened = self._open_in(self.process, dims, self._next_key, threads=threads)
+        """Opens a shape temporarily. It does not count in anything sized by the open shapes."""
+        opened = self._open_in(self.process, dims, self._next_key)
         self._next_key += 1
         try:
             check_repeatable(opened.side)
@@ -193,19 +188,10 @@ class TaskSession:
         needs = [(shape.inputs.needs, shape.side.most_calls(shape.output_metas)) for shape in shapes]
         return of_shapes(needs)
 
-    def _open_in(
-        self,
-        process: RoleProcess,
-        dims: Dims,
-        key: int,
-        *,
-        lean: bool = False,
-        threads: int | None = None,
-    ) -> OpenShape:
+    def _open_in(self, process: RoleProcess, dims: Dims, key: int, *, lean: bool = False) -> OpenShape:
         """Opens a shape in a process of the reference.
 
-        With ``lean`` it has memory for single calls only, to compile baselines. The process has this many ``threads``
-        until the shape is closed; None changes nothing.
+        With ``lean`` it has memory for single calls only, to compile baselines.
         """
         request = {
             "shape": key,
@@ -213,7 +199,6 @@ class TaskSession:
             "input_dims": self._input_dims,
             "init_dims": self._init_dims,
             "draws": DRAWS,
-            "threads": threads,
             "precision": self.precision,
             "training": self.training,
             "backward": self.direction == "forward_backward",

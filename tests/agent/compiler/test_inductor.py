@@ -106,6 +106,21 @@ def test_what_does_not_stand_alone_is_refused_with_its_reason(tmp_path: Path, bo
         assemble(capture_text(tmp_path / "capture", reference, {}), reference, "t")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return torch.nn.functional.dropout(x, 0.5, False) + 1.0",
+        "return torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None])[0]",
+    ],
+)
+def test_dropout_outside_training_draws_nothing(tmp_path: Path, body: str) -> None:
+    reference = BODY.format(body=body)
+    assert "class ModelNew(Model)" in assemble(
+        capture_text(tmp_path / "capture", reference, {}), reference, "t"
+    )
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b'{"module": 3}', json.dumps({"module": "def ("}).encode()]
 )
