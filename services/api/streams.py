@@ -80,7 +80,8 @@ class EventStreams:
         watcher = Watcher(job_id, seen, key_id)
         self._open[whose] += 1
         self._watchers.setdefault(job_id, set()).add(watcher)
-        self.keep_polling()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
         try:
             yield watcher
         finally:
@@ -90,12 +91,6 @@ class EventStreams:
             others.discard(watcher)
             if not others:
                 del self._watchers[job_id]
-
-    def keep_polling(self) -> None:
-        """Start the task that polls unless it runs; a stream asks for it with every ping too, in case the task failed."""
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run())
-            self._task.add_done_callback(_tell_fault)
 
     async def _run(self) -> None:
         newest, asked_at, keys_asked_at = 0, -math.inf, time.monotonic()
@@ -135,14 +130,6 @@ class EventStreams:
         for job_id in job_ids:
             for watcher in self._watchers.get(job_id, ()):
                 watcher.woken.set()
-
-
-def _tell_fault(task: asyncio.Task[None]) -> None:
-    """Log why the task ended that wakes all streams; the next stream or ping starts another."""
-    if task.cancelled():
-        _log.error("the task that wakes event streams was cancelled")
-    elif (fault := task.exception()) is not None:
-        _log.error("the task that wakes event streams failed", exc_info=fault)
 
 
 def _valid(database: Database, key_ids: Collection[str]) -> set[str]:

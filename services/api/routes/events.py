@@ -117,7 +117,6 @@ async def _stream(
                 if found:
                     continue
             if time.monotonic() >= say_at:
-                streams.keep_polling()
                 yield KEEPALIVE_COMMENT
                 say_at = time.monotonic() + _PING_EVERY_S
             looks = await _woken(watcher, max(0.0, say_at - time.monotonic()))
