@@ -17,7 +17,7 @@ def library_mm(a, b, *, out):
 
 def library_addmm(bias, a, b, *, alpha=1, beta=1, out):
     if _multiplies(a, b, bias, out) and product_pays(1, a.shape[0], b.shape[1], a.shape[1], a.device):
-        return product(a[None], b[None], out[None], bias, float(alpha), float(beta))[0]
+        return product(a[None], b[None], out[None], bias if beta else None, float(alpha), float(beta))[0]
     return torch.addmm(bias, a, b, alpha=alpha, beta=beta, out=out)
 
 
@@ -31,7 +31,7 @@ def library_baddbmm(bias, a, b, *, alpha=1, beta=1, out):
     if _multiplies(a, b, bias, out) and product_pays(
         a.shape[0], a.shape[1], b.shape[2], a.shape[2], a.device
     ):
-        return product(a, b, out, bias, float(alpha), float(beta))
+        return product(a, b, out, bias if beta else None, float(alpha), float(beta))
     return torch.baddbmm(bias, a, b, alpha=alpha, beta=beta, out=out)
 
 
@@ -93,7 +93,7 @@ def _convolution_pays(x, outs, taps, sizes, transposed_stride, parts):
     and end of a tile, and
     launches: six, and three for each residue of a transposed convolution.
     """
-    if min(x.numel(), outs, *sizes) == 0 or x[0].numel() * 16 > 2**31:
+    if min(x.numel(), outs, *sizes) == 0 or x.shape[0] >= 1 << 16 or x[0].numel() * 16 > 2**31:
         return False
     phases = 1
     for step in transposed_stride or ():

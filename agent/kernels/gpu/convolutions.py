@@ -208,10 +208,12 @@ class _Images:
         rows, row_size = -(-outs // tile_m) * tile_m, max(1, -(-ks // step)) * step
         w_parts = torch.empty((2, rows, row_size), dtype=torch.float16, device=out.device)
         exponents = torch.empty(rows, dtype=torch.int32, device=out.device)
-        w_strides = weight.stride(0), weight.stride(1), weight.stride(4)
+        weight = weight.contiguous()
+        count = taps[0] * taps[1] * taps[2]
+        w_strides = weight.shape[1] * count, count, 1  # an axis of one tap may have any stride
         bad = self.bits[images:]
         _pack_weights[(rows,)](
-            weight, *w_parts, exponents, bad, outs, weight.shape[1], taps[0] * taps[1] * taps[2], row_size, *w_strides,
+            weight, *w_parts, exponents, bad, outs, weight.shape[1], count, row_size, *w_strides,
             CHANNELS=self.channels, BLOCK=1024,
         )  # fmt: skip
         w_tiles = [TensorDescriptor.from_tensor(part, [tile_m, step]) for part in w_parts]
@@ -230,7 +232,7 @@ class _Images:
         )  # fmt: skip
         _mend_images[(-(-pixels // 256), images)](
             self.x, weight, self.bits, bad, bias_or_any, out, outs, weight.shape[1], pixels, *out.shape[2:], *self.x.shape[2:],
-            taps[0] * taps[1] * taps[2], *taps[1:], *stride, *dilation, *pad, *self.x.stride(), *w_strides, *out.stride(),
+            count, *taps[1:], *stride, *dilation, *pad, *self.x.stride(), *w_strides, *out.stride(),
             HAS_BIAS=bias is not None, PIXELS=256,
         )  # fmt: skip
 
@@ -277,7 +279,7 @@ def transposed_convolution(x, weight, bias, stride, padding, out, parts=2):
     for d in phases[0]:
         for h in phases[1]:
             for w in phases[2]:
-                part = weight[:, :, d.taps, h.taps, w.taps].flip(2, 3, 4).contiguous()
+                part = weight[:, :, d.taps, h.taps, w.taps].flip(2, 3, 4)
                 images.convolve(part, bias, [1, 1, 1], [1, 1, 1], [d.pad, h.pad, w.pad],
                                 out[:, :, d.residue :: stride[0], h.residue :: stride[1], w.residue :: stride[2]], parts)  # fmt: skip
 

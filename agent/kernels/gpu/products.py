@@ -204,7 +204,7 @@ def product_pays(batches, m, n, ks, device):
     cuBLAS: 50 TFLOP/s or 2.5 TB/s. Here: 12 bytes of traffic per operand element at 2.4 TB/s, then whole rounds of tiles at
     160 TFLOP/s, and four launches.
     """
-    if min(m, n, ks) < 64:
+    if min(m, n, ks) < 64 or batches >= 1 << 16:  # a CUDA grid's second and third axes end there
         return False
     units = processors(device)
     operands = batches * ks * (m + n)

@@ -90,6 +90,8 @@ convolve("3-D, an image with inf", x, draw(6, 4, 3, 3, 3), None, 1, 1, 1)
 w = draw(3, 2, 3)
 w[1, 0, 1] = float("nan")
 convolve("weights with nan", draw(1, 2, 9), w, None, 1, 1, 1)
+odd = draw(4, 5, 3, 1).as_strided((4, 5, 3, 1), (15, 3, 1, 7))  # an axis of one tap may have any stride
+convolve("weights with an odd stride", draw(2, 5, 8, 8), odd, None, 1, 1, 1)
 convolve("images of other magnitudes", draw(3, 5, 8, 8) * torch.tensor([1e20, 1.0, 1e-20])[:, None, None, None], draw(4, 5, 3, 3), None, 1, 0, 1)
 transposed("2-D", draw(1, 5, 6, 7), draw(5, 6, 3, 4), (2, 3), (1, 0), (1, 0))
 transposed("3-D", draw(1, 3, 4, 3, 5), draw(3, 4, 3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
