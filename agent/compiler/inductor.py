@@ -30,6 +30,7 @@ _DEADLINE_S = 300.0
 _MEMORY_BYTES = 6 << 30
 _MAX_CAPTURE_BYTES = 8 << 20
 _PROGRAM = Path(__file__).parent / "sandboxed" / "capture_program.py"
+_REWRITING = Path(__file__).parents[1] / "kernels" / "rewriting.py"
 
 
 def inductor_source(referee: Referee, task: TaskSource, dims: Mapping[str, Any], device: str) -> str:
@@ -71,6 +72,8 @@ def captured(referee: Referee, task: TaskSource, dims: Mapping[str, Any], device
         RefereeLost: the referee died.
     """
     files = {"reference.py": task.source, "request.json": json.dumps({"dims": dims, "device": device})}
+    if is_accelerator(device):
+        files["rewriting.py"] = _REWRITING.read_text()
     # A GPU driver reserves far more address space than it uses; a memory limit would make it fail.
     memory_bytes = None if is_accelerator(device) else _MEMORY_BYTES
     result = referee.run_tool(
@@ -94,7 +97,7 @@ def assemble(
     reference: str,
     title: str,
     words: str = ": the code that torch.compile generates.",
-    changed: Callable[[str], str] = str,
+    changed: Callable[[str], str] | None = None,
 ) -> str:
     """Build the candidate file from the capture program's output; the same bytes give the same text.
 
@@ -103,7 +106,7 @@ def assemble(
         reference: source of the task.
         title: name of the task.
         words: follow it in the file's docstring.
-        changed: edits Inductor's module.
+        changed: edits Inductor's module, the one that calls the kernel library if there is one.
 
     Raises:
         ProposalFailed: the compiler's code is not self-contained, or the capture has another form.
@@ -112,7 +115,9 @@ def assemble(
         found = json.loads(data)
         if "error" in found:
             raise ProposalFailed(str(found["error"])[:400])
-        module = changed(str(found["module"]))
+        module = str(found["module"])
+        if changed is not None:
+            module = changed(str(found["library"]) or module)
         bound = {name for statement in ast.parse(module).body for name in bound_names(statement)}
         section = cut_apart(reference, {*bound, "ModelNew", "STATE", "applies", "attrgetter", "inspect"})
         forward = forward_of(section.text)

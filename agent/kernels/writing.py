@@ -8,22 +8,30 @@ from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent / "gpu"
-_FILES = ("products.py", "convolutions.py", "calls.py")
-_CALL = re.compile(r"\bextern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)\(")
+_FILES = ("products.py", "convolutions.py", "windows.py", "rows.py", "calls.py")
+_CALL = re.compile(
+    r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)|torch\.ops\.kernelwright\.(\w+)\.default)\("
+)
 _OURS = {"bias_addmm": "addmm"}
 
 
 def with_library(module: str) -> tuple[str, tuple[str, ...]]:
-    """Inductor's module with its products and convolutions computed by our kernels, and the operations that changed.
+    """Inductor's module with the operations that the library has computed by our kernels, and which they are.
 
     Returns:
         The module unchanged and an empty tuple where it has none.
     """
-    found = tuple(sorted({_OURS.get(name, name) for name in _CALL.findall(module)}))
+    found = set()
+
+    def ours(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        found.add(name := _OURS.get(name, name))
+        return f"library_{name}("
+
+    text = _CALL.sub(ours, module)
     if not found:
         return module, ()
-    text = _CALL.sub(lambda match: f"library_{_OURS.get(match[1], match[1])}(", module)
-    return f"{text.rstrip()}\n\n\n{kernels()}", found
+    return f"{text.rstrip()}\n\n\n{kernels()}", tuple(sorted(found))
 
 
 def as_replayed(source: str) -> str:

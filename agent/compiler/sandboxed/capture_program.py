@@ -4,11 +4,12 @@ It runs as `__main__` in a disposable sandboxed process whose folder holds `refe
 `out/capture.json`. It is sent as text, so it imports nothing else from this project; its output is untrusted text.
 
 One source serves all sizes: the module is constructed and traced with symbolic integers for the task's dimensions, and Inductor
-takes them as arguments. If that fails, it retries with fewer symbols. Every tensor is fake, so no large memory is allocated.
+takes them as arguments. If that fails, it retries with fewer symbols. A second module calls the kernel library where it can. Every tensor is fake, so no large memory is allocated.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import inspect
 import json
@@ -95,9 +96,14 @@ def load_reference(path: Path) -> types.ModuleType:
         stand_in = types.ModuleType("kernelbench_tasks")
         stand_in.Dim = stand_in.Choice = lambda *args, **kwargs: None
         sys.modules["kernelbench_tasks"] = stand_in
-    spec = importlib.util.spec_from_file_location("reference", path)
+    return load(path)
+
+
+def load(path: Path) -> types.ModuleType:
+    """Import a file of the working folder."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules["reference"] = module
+    sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
 
@@ -145,12 +151,20 @@ def attempt(
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     graph, result = traced(model, given.arguments, tensors, state, fake_mode, device)
     check_graph(graph)
+    code = graph.code
     # Inductor's choice of layouts for convolutions is made for TF32; in float32, cuDNN is up to three times slower with it.
     settings = {**SETTINGS, **({"layout_optimization": False} if device.type == "cuda" else {})}
-    module = lowered(graph, [*tensors.values(), *state.values()], fake_mode, settings)
+    values = [*tensors.values(), *state.values()]
+    rewriting = Path(
+        "rewriting.py"
+    )  # agent/kernels/rewriting.py, where the library has kernels for the device
+    rewritten = copy.deepcopy(graph) if rewriting.exists() else None
+    module, library = lowered(graph, values, fake_mode, settings), ""
+    if rewritten is not None and load(rewriting).rewrite(rewritten):
+        library = lowered(rewritten, values, fake_mode, settings)
     try:
         also_in_training = (
-            graph.code == traced(model.train(), given.arguments, tensors, state, fake_mode, device)[0].code
+            code == traced(model.train(), given.arguments, tensors, state, fake_mode, device)[0].code
         )
     except Exception:
         also_in_training = False
@@ -173,6 +187,7 @@ def attempt(
     return {
         "torch": torch.__version__,
         "module": module,
+        "library": library,
         "tensors": list(tensors),
         "others": list(others),
         "state": list(state),

@@ -1,81 +1,114 @@
-"""What generated code calls in place of cuBLAS and cuDNN: our kernel where it applies and is expected to be faster, else torch's.
+"""What generated code calls in place of torch: our kernel where it applies and is expected to be faster, else torch's.
 
-The functions take the arguments that Inductor gives to `extern_kernels`.
+The functions take the arguments that Inductor gives to `extern_kernels`, or those of the operations of `agent.kernels.rewriting`.
 """
+
+import math
 
 import torch
 
 from agent.kernels.gpu.convolutions import convolution, transposed_convolution
 from agent.kernels.gpu.products import LAUNCH_S, product, product_pays
+from agent.kernels.gpu.rows import softmax, softmax_applies
+from agent.kernels.gpu.windows import windows, windows_apply
 
 
 def library_mm(a, b, *, out):
-    if _multiplies(a, b, out) and product_pays(1, *a.shape, b.shape[1], a.device):
+    if _multiplies(a, b, out) and product_pays(a[None], b[None]):
         return product(a[None], b[None], out[None])[0]
     return torch.mm(a, b, out=out)
 
 
 def library_addmm(bias, a, b, *, alpha=1, beta=1, out):
-    if _multiplies(a, b, bias, out) and product_pays(1, a.shape[0], b.shape[1], a.shape[1], a.device):
+    if _multiplies(a, b, bias, out) and product_pays(a[None], b[None]):
         return product(a[None], b[None], out[None], bias if beta else None, float(alpha), float(beta))[0]
     return torch.addmm(bias, a, b, alpha=alpha, beta=beta, out=out)
 
 
 def library_bmm(a, b, *, out):
-    if _multiplies(a, b, out) and product_pays(a.shape[0], a.shape[1], b.shape[2], a.shape[2], a.device):
+    if _multiplies(a, b, out) and product_pays(a, b):
         return product(a, b, out)
     return torch.bmm(a, b, out=out)
 
 
 def library_baddbmm(bias, a, b, *, alpha=1, beta=1, out):
-    if _multiplies(a, b, bias, out) and product_pays(
-        a.shape[0], a.shape[1], b.shape[2], a.shape[2], a.device
-    ):
+    if _multiplies(a, b, bias, out) and product_pays(a, b):
         return product(a, b, out, bias if beta else None, float(alpha), float(beta))
     return torch.baddbmm(bias, a, b, alpha=alpha, beta=beta, out=out)
 
 
-def library_convolution(x, weight, *, stride, padding, dilation, transposed, output_padding, groups, bias):
-    parts = 1 if torch.backends.cudnn.allow_tf32 else 2
-    last = getattr(torch, {4: "channels_last", 5: "channels_last_3d"}.get(x.dim(), "contiguous_format"))
-    plain = torch.contiguous_format
-    if (
-        all(
-            one.is_cuda and one.dtype == torch.float32
-            for one in (x, weight, *([] if bias is None else [bias]))
-        )
-        and x.dim() > 2
-        and groups == 1
-        and (not transposed or all(step == 1 for step in dilation))
-        and any(
-            x.is_contiguous(memory_format=order) and weight.is_contiguous(memory_format=order)
-            for order in (plain, last)
-        )
-    ):
-        if transposed:
-            sizes = [
-                (size - 1) * step - 2 * pad + taps + more
-                for size, step, pad, taps, more in zip(
-                    x.shape[2:], stride, padding, weight.shape[2:], output_padding, strict=True
-                )
-            ]
-        else:
-            sizes = [
-                (size + 2 * pad - gap * (taps - 1) - 1) // step + 1
-                for size, step, pad, taps, gap in zip(
-                    x.shape[2:], stride, padding, weight.shape[2:], dilation, strict=True
-                )
-            ]
+def library_convolution(x, weight, stride, padding, dilation, transposed, output_padding, groups, bias=None):
+    """The convolution; contiguous where x is, whatever layout cuDNN would choose."""
+    tensors = [x, weight, *([] if bias is None else [bias])]
+    if x.dim() > 2 and all(one.is_cuda and one.dtype == torch.float32 for one in tensors):
+        out_sizes = _convolved(x, weight, stride, padding, dilation, transposed, output_padding)
+        is_depthwise = groups == x.shape[1] and not transposed and bias is None and weight.is_contiguous()
+        if is_depthwise and min(out_sizes) > 0 and windows_apply(x, weight.shape[2:]) and _is_large(x):
+            out = x.new_empty((x.shape[0], weight.shape[0], *out_sizes))
+            return windows(x, out, "convolution", weight.shape[2:], stride, padding, dilation, weight)
         outs = weight.shape[1 if transposed else 0]
-        if _convolution_pays(x, outs, weight[0, 0].numel(), sizes, stride if transposed else None, parts):
-            is_plain = x.is_contiguous() and weight.is_contiguous()
-            out = torch.empty((x.shape[0], outs, *sizes), dtype=x.dtype, device=x.device, memory_format=plain if is_plain else last)  # fmt: skip
-            if transposed:
-                transposed_convolution(x, weight, bias, stride, padding, out, parts)
-            else:
-                convolution(x, weight, bias, stride, padding, dilation, out, parts)
-            return out
-    return torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+        last = getattr(torch, {4: "channels_last", 5: "channels_last_3d"}.get(x.dim(), "contiguous_format"))
+        if (
+            groups == 1
+            and (not transposed or all(step == 1 for step in dilation))
+            and (x.is_contiguous() or x.is_contiguous(memory_format=last))
+        ):
+            parts = 1 if torch.backends.cudnn.allow_tf32 else 2
+            if _convolution_pays(x, outs, weight.shape[2:], out_sizes, stride if transposed else None, parts):
+                order = torch.contiguous_format if x.is_contiguous() else last
+                out = torch.empty(
+                    (x.shape[0], outs, *out_sizes), dtype=x.dtype, device=x.device, memory_format=order
+                )
+                if transposed:
+                    return transposed_convolution(x, weight, bias, stride, padding, out, parts)
+                return convolution(x, weight, bias, stride, padding, dilation, out, parts)
+    out = torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    return out.contiguous() if x.is_contiguous() else out
+
+
+def library_mean_pool(x, taps, stride, padding, inside, divisor):
+    if windows_apply(x, taps) and _is_large(x):
+        kind = "mean_inside" if inside else "mean"
+        out = x.new_empty((*x.shape[:2], *_pooled(x, taps, stride, padding, [1] * len(taps))))
+        return windows(
+            x, out, kind, taps, stride, padding, [1] * len(taps), divisor=divisor or math.prod(taps)
+        )
+    more = {"divisor_override": divisor} if divisor else {}
+    pool = getattr(torch.nn.functional, f"avg_pool{len(taps)}d")
+    return pool(x, taps, stride, padding, count_include_pad=not inside, **more)
+
+
+def library_max_pool(x, taps, stride, padding, dilation):
+    if windows_apply(x, taps) and _is_large(x):
+        out = x.new_empty((*x.shape[:2], *_pooled(x, taps, stride, padding, dilation)))
+        return windows(x, out, "max", taps, stride, padding, dilation)
+    return getattr(torch.nn.functional, f"max_pool{len(taps)}d")(x, taps, stride, padding, dilation)
+
+
+def library_softmax(x, log):
+    if softmax_applies(x) and _is_large(x):
+        return softmax(x, torch.empty_like(x), log)
+    return (torch.log_softmax if log else torch.softmax)(x, -1)
+
+
+def _is_large(x):
+    """Whether one pass over x takes longer than a launch from Python."""
+    return 4 * x.numel() / 1.2e12 > LAUNCH_S
+
+
+def _pooled(x, taps, stride, padding, dilation):
+    axes = zip(x.shape[2:], taps, stride, padding, dilation, strict=True)
+    return [(size + 2 * pad - gap * (tap - 1) - 1) // step + 1 for size, tap, step, pad, gap in axes]
+
+
+def _convolved(x, weight, stride, padding, dilation, transposed, output_padding):
+    taps = weight.shape[2:]
+    if not transposed:
+        return _pooled(x, taps, stride, padding, dilation)
+    axes = zip(x.shape[2:], taps, stride, padding, dilation, output_padding, strict=True)
+    return [
+        (size - 1) * step - 2 * pad + gap * (tap - 1) + 1 + more for size, tap, step, pad, gap, more in axes
+    ]
 
 
 def _multiplies(*tensors):
@@ -88,28 +121,43 @@ def _multiplies(*tensors):
 def _convolution_pays(x, outs, taps, sizes, transposed_stride, parts):
     """Whether an implicit product is faster than cuDNN, by rates measured on an H100.
 
-    cuDNN in float32: 38 TFLOP/s, less where few terms are summed; about twice that in TF32. Here: the copies of the input at 2.4
-    TB/s, then the product at 150 TFLOP/s, or 300 with one part, its sides rounded up to tiles and with 150 terms' time for the start
-    and end of a tile, and
-    launches: six, and three for each residue of a transposed convolution.
+    cuDNN in float32: 38 TFLOP/s, less where few terms are summed or few channels come out, 12 in transposed 3-D convolutions, and
+    with a stride 0.8e12 taps a second, 32 channels at a time; about twice these in TF32. Here: the copies of the input at 2.4 TB/s; then the product at 450
+    TFLOP/s of float16, or the patches' reads from L2 at 4 TB/s if that takes longer; and the output at 2.2 TB/s. Each
+    residue of a transposed convolution is three launches.
     """
-    if min(x.numel(), outs, *sizes) == 0 or x.shape[0] >= 1 << 16 or x[0].numel() * 16 > 2**31:
+    images, channels = x.shape[:2]
+    pixels, count = images * math.prod(sizes), math.prod(taps)
+    if min(x.numel(), pixels, outs) == 0 or images >= 1 << 16 or pixels >= 1 << 31:
         return False
-    phases = 1
-    for step in transposed_stride or ():
-        phases *= step
-    channels = x.shape[1]
+    if x[0].numel() * 16 * (128 * images // pixels + 2) > 1 << 31:  # offsets from a tile's first image
+        return False
     packed = max(4, 1 << (channels - 1).bit_length()) if channels < 64 else -(-channels // 64) * 64
-    pixels = x.shape[0]
-    for size in sizes:
-        pixels *= size
-    terms = max(1, taps // phases)
-    cudnn_s = 2 * pixels * outs * channels * terms / (38e12 * min(1.0, (channels * terms / 400) ** 0.5))
-    cudnn_s = max(cudnn_s / (2.2 if parts == 1 else 1), 4 * (x.numel() + pixels * outs) / 2.5e12)
-    rows = -(-outs // 128) * 128 if outs > 64 else 64
-    ks = -(-packed * terms // 64) * 64
-    product_s = 2 * pixels * rows * (ks + 150) / (150e12 if parts == 2 else 300e12)
-    ours_s = x.numel() * (8 + 2 * parts * packed / channels) / 2.4e12 + max(
-        product_s, 4 * pixels * outs / 2.2e12
+    cudnn = 38e12 * min(1.0, (channels * count / 400) ** 0.5, outs / (32 if x.dim() < 5 else 48))
+    places, columns, terms, phases, flops = (
+        pixels,
+        outs,
+        packed * count,
+        1,
+        2 * pixels * outs * channels * count,
     )
-    return ours_s + LAUNCH_S * (6 + 3 * phases) < 0.95 * cudnn_s
+    if transposed_stride is not None:
+        steps = math.prod(transposed_stride)
+        flops /= steps
+        if x.dim() == 5:
+            cudnn = min(
+                cudnn, 12e12 if steps == 1 else flops / (pixels * outs * count * -(-channels // 32) / 0.8e12)
+            )
+        wide = transposed_stride[-1] if transposed_stride[-1] in (2, 4) else 1
+        phases, columns, places = steps // wide, outs * wide, pixels / steps * (steps // wide)
+        terms = packed * (
+            count * wide / steps if wide == 1 else count / taps[-1] * (taps[-1] // wide + 1) * wide / steps
+        )
+    tile = max(16, min(64, 1 << (columns - 1).bit_length()))
+    tiles = -(-columns // tile)
+    cudnn_s = flops / cudnn / (2.2 if parts == 1 else 1)
+    cudnn_s = max(cudnn_s, 4 * (x.numel() + pixels * outs) / 2.5e12)
+    product_s = 2 * (3 if parts == 2 else 1) * places * tiles * tile * terms / 450e12
+    ours_s = x.numel() * (8 + 2 * parts * packed / channels) / 2.4e12 + 4 * pixels * outs / 2.2e12
+    ours_s += max(product_s, places * tiles * terms * 2 * parts / 4e12)
+    return ours_s + LAUNCH_S * (4 + 3 * phases) < 0.95 * cudnn_s

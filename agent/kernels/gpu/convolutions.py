@@ -57,20 +57,46 @@ def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pa
 
 
 @triton.jit
+def _store(out_ptr, total, from_place, from_channel, outs, images, out_d, out_h, out_w, columns, per_image,
+           to_image, to_channel, to_d, to_h, to_w, WIDE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):  # fmt: skip
+    """Write a tile (places, columns of the weights) to the output, whose neighbors in memory are places and their neighbors."""
+    total = total.reshape(BM, BN // WIDE, WIDE).permute(1, 0, 2).reshape(BN // WIDE, BM * WIDE)
+    channel = from_channel + tl.arange(0, BN // WIDE)
+    at = tl.arange(0, BM * WIDE)
+    place = from_place + at // WIDE
+    image, x = place // per_image, place % columns * WIDE + at % WIDE
+    y, z = (place // columns) % out_h, (place // (columns * out_h)) % out_d
+    to = image.to(tl.int64) * to_image + z.to(tl.int64) * to_d + y.to(tl.int64) * to_h + x.to(tl.int64) * to_w
+    to = tl.max_contiguous(
+        to, 4
+    )  # mostly; it makes neighboring threads store neighbors, and the mask is for single elements
+    tl.store(
+        out_ptr + channel.to(tl.int64)[:, None] * to_channel + to[None, :],
+        total,
+        mask=(channel < outs)[:, None] & ((image < images) & (x < out_w))[None, :],
+    )
+
+
+@triton.jit
 def _convolve(w_high_tiles, w_low_tiles, w_exponent_ptr, high_ptr, low_ptr, bits_ptr, bias_ptr, out_ptr,
-              outs, pixels, out_d, out_h, out_w, padded_h, padded_w, image_size, ks,
+              outs, images, out_d, out_h, out_w, columns, padded_h, padded_w, image_size, ks,
               stride_d, stride_h, stride_w, dil_d, dil_h, dil_w, to_image, to_channel, to_d, to_h, to_w,
               TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, HAS_BIAS: tl.constexpr, PARTS: tl.constexpr, CHANNELS: tl.constexpr,
-              BM: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr):  # fmt: skip
-    """A tile of output channels by pixels of all images; `pixels` counts those of one image."""
-    channel = tl.program_id(1) * BM + tl.arange(0, BM)
-    image = tl.program_id(2).to(tl.int64)
-    pixel = tl.program_id(0) * BN + tl.arange(0, BN)
-    x, y, z = pixel % out_w, (pixel // out_w) % out_h, pixel // (out_w * out_h)
+              WIDE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr):  # fmt: skip
+    """A tile of BM places of all images by BN columns of the weights; a place has WIDE neighboring outputs of a row.
+
+    `columns` places make a row of `out_w` outputs; column n of the weights is output channel n // WIDE at neighbor n % WIDE.
+    """
+    per_image = out_d * out_h * columns
+    from_place = tl.program_id(0) * BM
+    place = from_place + tl.arange(0, BM)
+    image, x = place // per_image, place % columns
+    y, z = (place // columns) % out_h, (place // (columns * out_h)) % out_d
     patch = ((z * stride_d * padded_h + y * stride_h) * padded_w + x * stride_w) * CHANNELS
-    patch = tl.where(pixel < pixels, patch, 0)
-    high_ptr += image * image_size
-    low_ptr += image * image_size
+    first_image = from_place // per_image
+    patch = tl.where(image < images, (image - first_image) * image_size + patch, 0)
+    high_ptr += first_image.to(tl.int64) * image_size
+    low_ptr += first_image.to(tl.int64) * image_size
     total = tl.zeros((BM, BN), dtype=tl.float32)
     for first in tl.range(0, ks, BLOCK):
         k = first + tl.arange(0, BLOCK)
@@ -79,95 +105,132 @@ def _convolve(w_high_tiles, w_low_tiles, w_exponent_ptr, high_ptr, low_ptr, bits
             (tap // (TAPS_W * TAPS_H)) * dil_d * padded_h + ((tap // TAPS_W) % TAPS_H) * dil_h
         ) * padded_w
         shift = (shift + (tap % TAPS_W) * dil_w) * CHANNELS + c
-        x_at = patch[None, :] + shift[:, None]
-        x_there = (k < ks)[:, None]
-        w_high = w_high_tiles.load([tl.program_id(1) * BM, first])  # zeros beyond the weights
+        x_at = patch[:, None] + shift[None, :]
+        x_there = (tap * CHANNELS < ks)[
+            None, :
+        ]  # the same for all channels of a tap, so that loads stay wide
+        w_high = w_high_tiles.load([tl.program_id(1) * BN, first]).T  # zeros beyond the weights
         x_high = tl.load(high_ptr + x_at) if EVEN else tl.load(high_ptr + x_at, mask=x_there, other=0.0)
         if PARTS == 2:
-            w_low = w_low_tiles.load([tl.program_id(1) * BM, first])
+            w_low = w_low_tiles.load([tl.program_id(1) * BN, first]).T
             x_low = tl.load(low_ptr + x_at) if EVEN else tl.load(low_ptr + x_at, mask=x_there, other=0.0)
-            part = tl.dot(w_low, x_high)
-            part = tl.dot(w_high, x_low, part)
-            total += tl.dot(w_high, x_high, part)
+            part = tl.dot(x_low, w_high)
+            part = tl.dot(x_high, w_low, part)
+            total += tl.dot(x_high, w_high, part)
         else:
-            total = tl.dot(w_high, x_high, total)
-    exponent, fits = scale_exponent(tl.load(bits_ptr + image))
-    w_exponent = tl.load(w_exponent_ptr + channel, mask=channel < outs, other=0)
-    total = total * power_of_two(w_exponent - 13)[:, None] * power_of_two(exponent - 13)
+            total = tl.dot(x_high, w_high, total)
+    column = tl.program_id(1) * BN + tl.arange(0, BN)
+    exponent, fits = scale_exponent(tl.load(bits_ptr + image, mask=image < images, other=0))
+    w_exponent = tl.load(w_exponent_ptr + column)
+    total = total * power_of_two(w_exponent - 13)[None, :] * power_of_two(exponent - 13)[:, None]
     if HAS_BIAS:
-        total += tl.load(bias_ptr + channel, mask=channel < outs, other=0.0)[:, None]
-    if DENSE:
-        place = pixel.to(tl.int64) * to_w
-    else:
-        place = z.to(tl.int64) * to_d + y.to(tl.int64) * to_h + x.to(tl.int64) * to_w
-    to = image * to_image + channel.to(tl.int64)[:, None] * to_channel + place[None, :]
-    tl.store(out_ptr + to, total, mask=(channel < outs)[:, None] & (pixel < pixels)[None, :])
+        total += tl.load(bias_ptr + column // WIDE, mask=column < outs * WIDE, other=0.0)[None, :]
+    _store(out_ptr, total, from_place, tl.program_id(1) * (BN // WIDE), outs, images, out_d, out_h, out_w, columns, per_image,
+           to_image, to_channel, to_d, to_h, to_w, WIDE, BM, BN)  # fmt: skip
 
 
 @triton.jit
-def _pack_weights(w_ptr, high_ptr, low_ptr, exponent_ptr, bad_ptr, outs, channels, taps, row_size, w_out, w_channel, w_tap,
-                  CHANNELS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """The two parts of one output channel's weights, in the order (tap, channel), with zeros up to `row_size`."""
-    out = tl.program_id(0).to(tl.int64)
-    ks = taps * CHANNELS
+def _pack_weights(w_ptr, high_ptr, low_ptr, exponent_ptr, bad_ptr, outs, channels, row_size, ks, w_out, w_channel, w_d, w_h, w_w,
+                  from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w,
+                  TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """The two parts of one column of weights, in the order (tap, channel), with zeros up to `row_size`.
+
+    Tap j of an axis is tap `from - step * j` of the weights, or zero where they have none; a neighbor starts one further.
+    """
+    column = tl.program_id(0)
+    out, neighbor = (column // WIDE).to(tl.int64), column % WIDE
     bits = tl.zeros((BLOCK,), dtype=tl.int32)
     for first in range(0, ks, BLOCK):
         k = first + tl.arange(0, BLOCK)
-        at = out * w_out + (k % CHANNELS) * w_channel + (k // CHANNELS) * w_tap
-        w = tl.load(w_ptr + at, mask=(out < outs) & (k < ks) & (k % CHANNELS < channels), other=0.0)
-        bits = tl.maximum(bits, w.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
+        tap, c = k // CHANNELS, k % CHANNELS
+        d = from_d - step_d * (tap // (TAPS_H * TAPS_W))
+        h = from_h - step_h * ((tap // TAPS_W) % TAPS_H)
+        w = from_w + neighbor - step_w * (tap % TAPS_W)
+        there = (out < outs) & (k < ks) & (c < channels) & (d >= 0) & (d < size_d)
+        there = there & (h >= 0) & (h < size_h) & (w >= 0) & (w < size_w)
+        value = tl.load(
+            w_ptr + out * w_out + c * w_channel + d * w_d + h * w_h + w * w_w, mask=there, other=0.0
+        )
+        bits = tl.maximum(bits, value.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
     exponent, fits = scale_exponent(tl.max(bits, axis=0))
-    tl.store(exponent_ptr + out, exponent)
+    tl.store(exponent_ptr + column, exponent)
     if fits == 0:
         tl.store(bad_ptr, 1)
     for first in range(0, row_size, BLOCK):
         k = first + tl.arange(0, BLOCK)
-        at = out * w_out + (k % CHANNELS) * w_channel + (k // CHANNELS) * w_tap
-        w = tl.load(
-            w_ptr + at, mask=(out < outs) & (k < ks) & (k % CHANNELS < channels), other=0.0
-        ) * power_of_two(13 - exponent)
-        high = w.to(tl.float16)
-        tl.store(high_ptr + out * row_size + k, high, mask=k < row_size)
-        tl.store(low_ptr + out * row_size + k, (w - high.to(tl.float32)).to(tl.float16), mask=k < row_size)
+        tap, c = k // CHANNELS, k % CHANNELS
+        d = from_d - step_d * (tap // (TAPS_H * TAPS_W))
+        h = from_h - step_h * ((tap // TAPS_W) % TAPS_H)
+        w = from_w + neighbor - step_w * (tap % TAPS_W)
+        there = (out < outs) & (k < ks) & (c < channels) & (d >= 0) & (d < size_d)
+        there = there & (h >= 0) & (h < size_h) & (w >= 0) & (w < size_w)
+        value = tl.load(
+            w_ptr + out * w_out + c * w_channel + d * w_d + h * w_h + w * w_w, mask=there, other=0.0
+        )
+        value *= power_of_two(13 - exponent)
+        high = value.to(tl.float16)
+        to = column.to(tl.int64) * row_size + k
+        tl.store(high_ptr + to, high, mask=k < row_size)
+        tl.store(low_ptr + to, (value - high.to(tl.float32)).to(tl.float16), mask=k < row_size)
 
 
 @triton.jit
-def _mend_images(x_ptr, w_ptr, bits_ptr, bad_ptr, bias_ptr, out_ptr, outs, channels, pixels, out_d, out_h, out_w, depth, height, width,
-                 taps, taps_h, taps_w, stride_d, stride_h, stride_w, dil_d, dil_h, dil_w, pad_d, pad_h, pad_w,
-                 image_stride, channel_stride, d_stride, h_stride, w_stride, w_out, w_channel, w_tap,
-                 to_image, to_channel, to_d, to_h, to_w, HAS_BIAS: tl.constexpr, PIXELS: tl.constexpr):  # fmt: skip
+def _mend_images(x_ptr, w_ptr, bits_ptr, bad_ptr, bias_ptr, out_ptr, outs, channels, out_d, out_h, out_w, columns, depth, height, width,
+                 taps_d, taps_h, taps_w, stride_d, stride_h, stride_w, dil_d, dil_h, dil_w, pad_d, pad_h, pad_w,
+                 from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w,
+                 image_stride, channel_stride, d_stride, h_stride, w_stride, w_out, w_channel, w_d, w_h, w_w,
+                 to_image, to_channel, to_d, to_h, to_w, HAS_BIAS: tl.constexpr, WIDE: tl.constexpr, PLACES: tl.constexpr):  # fmt: skip
     """Images or weights with values beyond the scales: each output once more, by float32 multiply-adds."""
     image = tl.program_id(1).to(tl.int64)
     exponent, fits = scale_exponent(tl.load(bits_ptr + image))
     if (fits == 0) | (tl.load(bad_ptr) != 0):
-        pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-        out_x, out_y, out_z = pixel % out_w, (pixel // out_w) % out_h, pixel // (out_w * out_h)
-        place = out_z.to(tl.int64) * to_d + out_y.to(tl.int64) * to_h + out_x.to(tl.int64) * to_w
-        for out in range(outs):
-            total = tl.zeros((PIXELS,), dtype=tl.float32)
-            for tap in range(taps):
-                w = out_x * stride_w + (tap % taps_w) * dil_w - pad_w
-                h = out_y * stride_h + ((tap // taps_w) % taps_h) * dil_h - pad_h
-                d = out_z * stride_d + (tap // (taps_w * taps_h)) * dil_d - pad_d
-                inside = (
-                    (pixel < pixels)
-                    & (w >= 0)
-                    & (w < width)
-                    & (h >= 0)
-                    & (h < height)
-                    & (d >= 0)
-                    & (d < depth)
+        place = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
+        x, y, z = place % columns, (place // columns) % out_h, place // (columns * out_h)
+        for column in range(outs * WIDE):
+            out, neighbor = column // WIDE, column % WIDE
+            total = tl.zeros((PLACES,), dtype=tl.float32)
+            for tap in range(taps_d * taps_h * taps_w):
+                j_d, j_h, j_w = tap // (taps_h * taps_w), (tap // taps_w) % taps_h, tap % taps_w
+                tap_d, tap_h, tap_w = (
+                    from_d - step_d * j_d,
+                    from_h - step_h * j_h,
+                    from_w + neighbor - step_w * j_w,
                 )
-                at = d.to(tl.int64) * d_stride + h.to(tl.int64) * h_stride + w.to(tl.int64) * w_stride
-                for c in range(channels):
-                    x = tl.load(
-                        x_ptr + image * image_stride + c * channel_stride + at, mask=inside, other=0.0
+                if (
+                    (tap_d >= 0)
+                    & (tap_d < size_d)
+                    & (tap_h >= 0)
+                    & (tap_h < size_h)
+                    & (tap_w >= 0)
+                    & (tap_w < size_w)
+                ):
+                    w = x * stride_w + j_w * dil_w - pad_w
+                    h = y * stride_h + j_h * dil_h - pad_h
+                    d = z * stride_d + j_d * dil_d - pad_d
+                    inside = (
+                        (z < out_d)
+                        & (w >= 0)
+                        & (w < width)
+                        & (h >= 0)
+                        & (h < height)
+                        & (d >= 0)
+                        & (d < depth)
                     )
-                    weight = tl.load(w_ptr + out * w_out + c * w_channel + tap * w_tap)
-                    total += tl.where(inside, x * weight, 0.0)
+                    at = d.to(tl.int64) * d_stride + h.to(tl.int64) * h_stride + w.to(tl.int64) * w_stride
+                    weight_at = out * w_out + tap_d * w_d + tap_h * w_h + tap_w * w_w
+                    for c in range(channels):
+                        value = tl.load(
+                            x_ptr + image * image_stride + c * channel_stride + at, mask=inside, other=0.0
+                        )
+                        weight = tl.load(w_ptr + weight_at + c * w_channel)
+                        total += tl.where(inside, value * weight, 0.0)
             if HAS_BIAS:
                 total += tl.load(bias_ptr + out)
-            tl.store(out_ptr + image * to_image + out * to_channel + place, total, mask=pixel < pixels)
+            along = x * WIDE + neighbor
+            to = z.to(tl.int64) * to_d + y.to(tl.int64) * to_h + along.to(tl.int64) * to_w
+            tl.store(
+                out_ptr + image * to_image + out * to_channel + to, total, mask=(z < out_d) & (along < out_w)
+            )
 
 
 class _Images:
@@ -197,44 +260,78 @@ class _Images:
             CHANNELS=self.channels, TILE_C=tile, PIXELS=per, LAST=x.stride(1) == 1,
         )  # fmt: skip
 
-    def convolve(self, weight, bias, stride, dilation, pad, out, parts):
-        """Write to out (a view) the convolution with weight (outs, channels, three axes of taps), padded by at most `self.pad`."""
+    def convolve(self, weight, bias, taps, stride, dilation, out, wide, parts):
+        """Write to out (a view) the convolution with weight (outs, channels, three axes of taps).
+
+        Args:
+            taps: of each axis, see `_Taps`.
+            wide: neighbors of a row of the output that are computed together.
+        """
         images, outs = out.shape[:2]
-        taps = weight.shape[2:]
-        ks = taps[0] * taps[1] * taps[2] * self.channels
-        # Few output channels: small tiles, of which a multiprocessor holds several, hide each other's start and end.
-        tile_m, tile_n, warps, stages = (128, 128, 8, 3) if outs > 64 else (64, 128, 4, 2)
-        step = 32 if ks <= 32 else 64
-        rows, row_size = -(-outs // tile_m) * tile_m, max(1, -(-ks // step)) * step
+        columns = -(-out.shape[4] // wide)
+        places = out.shape[2] * out.shape[3] * columns
+        if not places:
+            return
+        count = [max(1, axis.count) for axis in taps]
+        ks = 0 if any(axis.count < 1 for axis in taps) else count[0] * count[1] * count[2] * self.channels
+        tile_m, tile_n, step, stages = tiles(outs * wide, ks, self.channels)
+        rows, row_size = -(-outs * wide // tile_n) * tile_n, max(1, -(-ks // step)) * step
         w_parts = torch.empty((2, rows, row_size), dtype=torch.float16, device=out.device)
         exponents = torch.empty(rows, dtype=torch.int32, device=out.device)
-        weight = weight.contiguous()
-        count = taps[0] * taps[1] * taps[2]
-        w_strides = weight.shape[1] * count, count, 1  # an axis of one tap may have any stride
         bad = self.bits[images:]
+        picked = [*(axis.first for axis in taps), *(axis.step for axis in taps), *weight.shape[2:]]
         _pack_weights[(rows,)](
-            weight, *w_parts, exponents, bad, outs, weight.shape[1], count, row_size, *w_strides,
-            CHANNELS=self.channels, BLOCK=1024,
+            weight, *w_parts, exponents, bad, outs, weight.shape[1], row_size, ks, *weight.stride(), *picked,
+            TAPS_H=count[1], TAPS_W=count[2], CHANNELS=self.channels, WIDE=wide, BLOCK=1024,
         )  # fmt: skip
-        w_tiles = [TensorDescriptor.from_tensor(part, [tile_m, step]) for part in w_parts]
-        to_d, to_h, to_w = out.stride()[2:]
-        is_dense = to_h == to_w * out.shape[4] and to_d == to_h * out.shape[3]
-        first = [have - wanted for have, wanted in zip(self.pad, pad, strict=True)]
+        first = [have - axis.pad for have, axis in zip(self.pad, taps, strict=True)]
         skipped = ((first[0] * self.sizes[1] + first[1]) * self.sizes[2] + first[2]) * self.channels
-        pixels = out.shape[2] * out.shape[3] * out.shape[4]
         bias_or_any = out if bias is None else bias
-        _convolve[(-(-pixels // tile_n), -(-outs // tile_m), images)](
-            *w_tiles, exponents, self.parts[0, skipped:], self.parts[1, skipped:], self.bits, bias_or_any, out, outs, pixels,
-            *out.shape[2:], *self.sizes[1:], self.image_size, ks, *stride, *dilation, *out.stride(),
-            TAPS_H=taps[1], TAPS_W=taps[2], HAS_BIAS=bias is not None, PARTS=parts, CHANNELS=self.channels,
-            BM=tile_m, BN=tile_n, BLOCK=step, EVEN=ks % step == 0, DENSE=is_dense,
-            num_warps=warps, num_stages=stages,
+        sizes = *out.shape[2:], columns
+        w_tiles = [TensorDescriptor.from_tensor(part, [tile_n, step]) for part in w_parts]
+        _convolve[(-(-images * places // tile_m), rows // tile_n)](
+            *w_tiles, exponents, self.parts[0, skipped:], self.parts[1, skipped:], self.bits, bias_or_any, out, outs, images,
+            *sizes, *self.sizes[1:], self.image_size, ks, *stride, *dilation, *out.stride(),
+            TAPS_H=count[1], TAPS_W=count[2], HAS_BIAS=bias is not None, PARTS=parts, CHANNELS=self.channels,
+            WIDE=wide, BM=tile_m, BN=tile_n, BLOCK=step, EVEN=ks % step == 0, num_warps=4, num_stages=stages,
         )  # fmt: skip
-        _mend_images[(-(-pixels // 256), images)](
-            self.x, weight, self.bits, bad, bias_or_any, out, outs, weight.shape[1], pixels, *out.shape[2:], *self.x.shape[2:],
-            count, *taps[1:], *stride, *dilation, *pad, *self.x.stride(), *w_strides, *out.stride(),
-            HAS_BIAS=bias is not None, PIXELS=256,
+        _mend_images[(-(-places // 256), images)](
+            self.x, weight, self.bits, bad, bias_or_any, out, outs, weight.shape[1], *sizes, *self.x.shape[2:],
+            *(axis.count for axis in taps), *stride, *dilation, *(axis.pad for axis in taps), *picked,
+            *self.x.stride(), *weight.stride(), *out.stride(), HAS_BIAS=bias is not None, WIDE=wide, PLACES=256,
         )  # fmt: skip
+
+
+def tiles(columns, ks, channels):
+    """Places and weight columns of a tile, terms of a step, and stages; chosen by trial on an H100.
+
+    With few terms, short steps waste less of the last one, and small tiles of which a multiprocessor holds several hide each
+    other's start and end.
+    """
+    tile_n = max(16, min(64, triton.next_power_of_2(columns)))
+    if channels <= 4:
+        return 128, tile_n, 16, 3
+    if ks <= 160:
+        return 128, tile_n, 32, 3
+    return (64, 128, 64, 2) if columns > 64 else (128, tile_n, 64, 2)
+
+
+class _Taps:
+    """The taps of one axis that an output's place takes: input `place - pad + j` by tap `first - step * j`, for j < count."""
+
+    def __init__(self, first, step, count, pad):
+        self.first, self.step, self.count, self.pad = first, step, count, pad
+
+    @classmethod
+    def plain(cls, size, padding):
+        return cls(0, -1, size, padding)
+
+    @classmethod
+    def transposed(cls, size, padding, stride, residues):
+        """Of the outputs `stride * place + residue`: output o takes input i by tap o + padding - stride * i."""
+        low = min(-((size - 1 - padding - residue) // stride) for residue in residues)
+        high = max((residue + padding) // stride for residue in residues)
+        return cls(residues[0] + padding - stride * low, stride, high - low + 1, -low)
 
 
 def _three_axes(tensor):
@@ -255,43 +352,45 @@ def convolution(x, weight, bias, stride, padding, dilation, out, parts=2):
         x: each image dense in memory.
         parts: 2 for float32 accuracy, 1 for that of TF32.
     """
-    pad = _three(padding, 0)
+    weight, pad = _three_axes(weight), _three(padding, 0)
     images = _Images(_three_axes(x), pad, pad)
-    images.convolve(
-        _three_axes(weight), bias, _three(stride, 1), _three(dilation, 1), pad, _three_axes(out), parts
-    )
+    taps = [_Taps.plain(size, padding) for size, padding in zip(weight.shape[2:], pad, strict=True)]
+    images.convolve(weight, bias, taps, _three(stride, 1), _three(dilation, 1), _three_axes(out), 1, parts)
     return out
 
 
 def transposed_convolution(x, weight, bias, stride, padding, out, parts=2):
-    """Write the transposed convolution of x with weight (channels, outs, taps...) to out; dilation 1."""
+    """Write the transposed convolution of x with weight (channels, outs, taps...) to out; dilation 1.
+
+    One convolution for each residue of the output's position by the stride; residues along a row, whose outputs are neighbors in
+    memory, together where the stride is 2 or 4.
+    """
     stride, padding = _three(stride, 1), _three(padding, 0)
-    x, weight, out = _three_axes(x), _three_axes(weight).transpose(0, 1), _three_axes(out)
+    x, weight, whole, out = _three_axes(x), _three_axes(weight).transpose(0, 1), out, _three_axes(out)
+    wide = stride[2] if stride[2] in (2, 4) else 1
+    together = [1, 1, wide]
     phases = [
-        [_Phase(axis, residue, stride, padding, weight, out) for residue in range(stride[axis])]
+        [
+            (
+                first,
+                _Taps.transposed(
+                    weight.shape[2 + axis], padding[axis], stride[axis], range(first, first + together[axis])
+                ),
+            )
+            for first in range(0, stride[axis], together[axis])
+        ]
         for axis in range(3)
     ]
-    before = [max(phase.pad for phase in axis) for axis in phases]
-    after = [
-        max(phase.last - size + 1 for phase in axis) for axis, size in zip(phases, x.shape[2:], strict=True)
-    ]
-    images = _Images(x, before, [max(0, size) for size in after])
-    for d in phases[0]:
-        for h in phases[1]:
-            for w in phases[2]:
-                part = weight[:, :, d.taps, h.taps, w.taps].flip(2, 3, 4)
-                images.convolve(part, bias, [1, 1, 1], [1, 1, 1], [d.pad, h.pad, w.pad],
-                                out[:, :, d.residue :: stride[0], h.residue :: stride[1], w.residue :: stride[2]], parts)  # fmt: skip
-
-
-class _Phase:
-    """The outputs of one residue along one axis: output s * q + r takes inputs q + first - j by the taps t0 + s * j."""
-
-    def __init__(self, axis, residue, stride, padding, weight, out):
-        step, size = stride[axis], weight.shape[2 + axis]
-        self.residue = residue
-        self.taps = slice((residue + padding[axis]) % step, None, step)
-        count = len(range(size)[self.taps])
-        first = (residue + padding[axis]) // step
-        self.pad = count - 1 - first
-        self.last = len(range(out.shape[2 + axis])[residue::step]) - 1 + first
+    before = [max(0, *(taps.pad for _, taps in axis)) for axis in phases]
+    after = []
+    for axis, size in enumerate(x.shape[2:]):
+        places = -(-out.shape[2 + axis] // stride[axis])
+        after.append(max(0, *(places + taps.count - taps.pad - 1 - size for _, taps in phases[axis])))
+    images = _Images(x, before, after)
+    for d, taps_d in phases[0]:
+        for h, taps_h in phases[1]:
+            for w, taps_w in phases[2]:
+                along = slice(w, None, 1 if wide > 1 else stride[2])
+                images.convolve(weight, bias, [taps_d, taps_h, taps_w], [1, 1, 1], [1, 1, 1],
+                                out[:, :, d :: stride[0], h :: stride[1], along], wide, parts)  # fmt: skip
+    return whole

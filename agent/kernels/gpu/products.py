@@ -1,9 +1,9 @@
 """Products of float32 matrices by three float16 tensor-core products, at float32 accuracy or better.
 
 Each operand is cut into blocks of 256 along the summed dimension. A block of a row is scaled by a power of two (exactly) and split
-into a high and a low float16 part, which together hold 22 bits. Of the four products of parts the three larger are summed, small
-ones first. The tensor core truncates when it adds, so each block is summed from zero and added to the float32 result by an
-ordinary, rounding addition that also applies the blocks' scales. Tiles with values that no scale can hold (Inf, NaN, beyond 2^75)
+into a high and a low float16 part, which together hold 22 bits. Of the four products of parts the three larger are summed. The
+tensor core truncates when it adds, so the small ones have their own sum, and each block is summed from zero and added to the
+float32 result by an ordinary, rounding addition that also applies the blocks' scales. Tiles with values that no scale can hold (Inf, NaN, beyond 2^75)
 are computed again by float32 multiply-adds, which puts Inf and NaN where they belong.
 
 Sizes below the crossover go to cuBLAS.
@@ -80,7 +80,9 @@ def _tile_of(tile, m_tiles, n_tiles, GROUP: tl.constexpr):
 @triton.jit(do_not_specialize=["batches", "m", "n", "ks"])
 def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks, alpha, beta,
               out_batch, out_row, out_col, bias_batch, bias_row, bias_col,
-              HAS_BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr):  # fmt: skip
+              HAS_BIAS: tl.constexpr, ONE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr,
+              GROUP: tl.constexpr):  # fmt: skip
+    """Tiles of the product; ONE where one step has all terms."""
     m_tiles, n_tiles = tl.cdiv(m, BM), tl.cdiv(n, BN)
     a_rows, b_rows = batches.to(tl.int64) * m, batches.to(tl.int64) * n
     for tile in tl.range(tl.program_id(0), batches * m_tiles * n_tiles, tl.num_programs(0)):
@@ -88,21 +90,32 @@ def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, 
         row, col = m_tile * BM + tl.arange(0, BM), n_tile * BN + tl.arange(0, BN)
         a_row, b_row = batch * m + m_tile * BM, batch * n + n_tile * BN
         total = tl.zeros((BM, BN), dtype=tl.float32)
-        part = tl.zeros((BM, BN), dtype=tl.float32)
+        large = tl.zeros((BM, BN), dtype=tl.float32)
+        small = tl.zeros((BM, BN), dtype=tl.float32)
         steps = tl.cdiv(ks, STEP)
         for step in tl.range(0, steps):
             k = step * STEP
             ah, al = a_high.load([a_row, k]), a_low.load([a_row, k])
             bh, bl = b_high.load([b_row, k]).T, b_low.load([b_row, k]).T
-            part = tl.dot(al, bh, part)
-            part = tl.dot(ah, bl, part)
-            part = tl.dot(ah, bh, part)
-            if (k + STEP) % BLOCK == 0 or step == steps - 1:
-                block = k // BLOCK
-                a_scale = tl.load(a_scale_ptr + block * a_rows + batch * m + row, mask=row < m, other=0.0)
-                b_scale = tl.load(b_scale_ptr + block * b_rows + batch * n + col, mask=col < n, other=0.0)
-                total += part * (a_scale[:, None] * b_scale[None, :])
-                part = tl.zeros((BM, BN), dtype=tl.float32)
+            if ONE:
+                large = tl.dot(al, bh)
+                large = tl.dot(ah, bl, large)
+            else:
+                small = tl.dot(al, bh, small)
+                small = tl.dot(ah, bl, small)
+            large = tl.dot(ah, bh, large)
+            if not ONE:
+                if (k + STEP) % BLOCK == 0 or step == steps - 1:
+                    block = k // BLOCK
+                    a_scale = tl.load(a_scale_ptr + block * a_rows + batch * m + row, mask=row < m, other=0.0)
+                    b_scale = tl.load(b_scale_ptr + block * b_rows + batch * n + col, mask=col < n, other=0.0)
+                    total += (large + small) * (a_scale[:, None] * b_scale[None, :])
+                    large = tl.zeros((BM, BN), dtype=tl.float32)
+                    small = tl.zeros((BM, BN), dtype=tl.float32)
+        if ONE:
+            a_scale = tl.load(a_scale_ptr + batch * m + row, mask=row < m, other=0.0)
+            b_scale = tl.load(b_scale_ptr + batch * n + col, mask=col < n, other=0.0)
+            total = large * (a_scale[:, None] * b_scale[None, :])
         there = (row < m)[:, None] & (col < n)[None, :]
         row, col = row.to(tl.int64), col.to(tl.int64)
         total *= alpha
@@ -114,6 +127,55 @@ def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, 
             total,
             mask=there,
         )
+
+
+@triton.jit(do_not_specialize=["m", "n", "ks", "per"])
+def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, flag_ptr, out_ptr, m, n, ks, per, to_part, to_row, to_col,
+                  BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr, FLAG_ROWS: tl.constexpr):  # fmt: skip
+    """At most BM rows of x times rows of w, which is read once and split in registers.
+
+    A row's scale comes from its first values here, with room for others 128 times as large; beyond that the sum overflows, and the
+    row is flagged.
+    """
+    col, row = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BM)
+    total = tl.zeros((BN, BM), dtype=tl.float32)
+    first = tl.program_id(1) * per
+    sample = w_tiles.load([tl.program_id(0) * BN, first * STEP])
+    exponent, fits = scale_exponent(tl.max(sample.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
+    up = power_of_two(8 - exponent)
+    for step in tl.range(first, tl.minimum(first + per, tl.cdiv(ks, STEP))):
+        k = step * STEP
+        w = w_tiles.load([tl.program_id(0) * BN, k]) * up[:, None]
+        w_high = w.to(tl.float16)
+        w_low = (w - w_high.to(tl.float32)).to(tl.float16)
+        xh, xl = x_high.load([0, k]).T, x_low.load([0, k]).T
+        part = tl.dot(w_low, xh)
+        part = tl.dot(w_high, xl, part)
+        part = tl.dot(w_high, xh, part)
+        x_scale = tl.load(x_scale_ptr + (k // BLOCK) * m + row, mask=row < m, other=0.0)
+        total += part * x_scale[None, :]
+    total *= power_of_two(exponent - 8)[:, None]
+    infinite = (
+        tl.max(((total.to(tl.int32, bitcast=True) & 0x7FFFFFFF) >= 0x7F800000).to(tl.int32), axis=1) > 0
+    )
+    tl.store(flag_ptr + col // FLAG_ROWS, 1, mask=(col < n) & infinite)
+    to = out_ptr + tl.program_id(1).to(tl.int64) * to_part + row.to(tl.int64)[None, :] * to_row
+    tl.store(to + col.to(tl.int64)[:, None] * to_col, total, mask=(col < n)[:, None] & (row < m)[None, :])
+
+
+@triton.jit(do_not_specialize=["parts", "m", "n"])
+def _add_parts(parts_ptr, bias_ptr, out_ptr, parts, m, n, alpha, beta, out_row, out_col, bias_row, bias_col,
+               HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """out = alpha * the sum of `parts` results (m, n) + beta * bias."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    there, row, col = at < m.to(tl.int64) * n, at // n, at % n
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for part in range(parts):
+        total += tl.load(parts_ptr + part * m.to(tl.int64) * n + at, mask=there, other=0.0)
+    total *= alpha
+    if HAS_BIAS:
+        total += beta * tl.load(bias_ptr + row * bias_row + col * bias_col, mask=there, other=0.0)
+    tl.store(out_ptr + row * out_row + col * out_col, total, mask=there)
 
 
 @triton.jit(do_not_specialize=["m", "n", "ks"])
@@ -177,38 +239,96 @@ class Parts:
 
 def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
     """out = alpha * a @ b + beta * bias for a (batch, m, k), b (batch, k, n), bias that expands to out; all float32."""
+    if is_few(a, b.transpose(1, 2)):
+        few(a[0], b[0].t(), out[0], None if bias is None else bias.expand(out.shape)[0], alpha, beta)
+        return out
+    if is_few(b.transpose(1, 2), a):
+        few(b[0].t(), a[0], out[0].t(), None if bias is None else bias.expand(out.shape)[0].t(), alpha, beta)
+        return out
     batches, m, ks = a.shape
     n = b.shape[2]
     left, right = Parts(a), Parts(b.transpose(1, 2))
     bias_view = out if bias is None else bias.expand(out.shape)
     tiles = batches * -(-m // TILE) * -(-n // TILE)
     where = (*out.stride(), *bias_view.stride())
-    _multiply[(min(tiles, processors(a.device)),)](
+    programs = (2 if ks <= STEP_K else 1) * processors(a.device)
+    _multiply[(min(tiles, programs),)](
         *left.tiles(), *right.tiles(), left.scale, right.scale, bias_view, out, batches, m, n, ks, alpha, beta, *where,
-        HAS_BIAS=bias is not None, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8, num_stages=3,
+        HAS_BIAS=bias is not None, ONE=ks <= STEP_K, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8,
+        num_stages=1 if ks <= STEP_K else 3, maxnreg=128 if ks <= STEP_K else None,  # two programs on a multiprocessor
     )  # fmt: skip
+    mend(a, b, left.flag, right.flag, out, bias, alpha, beta)
+    return out
+
+
+def mend(a, b, a_flag, b_flag, out, bias, alpha, beta):
+    """Compute the flagged tiles of `product` again."""
+    batches, m, ks = a.shape
+    n = b.shape[2]
+    bias_view = out if bias is None else bias.expand(out.shape)
     _mend[(-(-m // FLAG_ROWS), -(-n // FLAG_ROWS), batches)](
-        a, b, left.flag, right.flag, bias_view, out, m, n, ks, alpha, beta, *a.stride(), *b.stride(), *where,
+        a, b, a_flag, b_flag, bias_view, out, m, n, ks, alpha, beta, *a.stride(), *b.stride(), *out.stride(), *bias_view.stride(),
         HAS_BIAS=bias is not None, TILE=FLAG_ROWS, PART=32,
     )  # fmt: skip
-    return out
+
+
+def is_few(x, w):
+    """Whether x (batch, m, k) has so few rows that w (batch, n, k) is best read once, and w can be read in tiles."""
+    return (
+        x.shape[0] == 1 and x.shape[1] <= TILE < w.shape[1] and w.stride(2) == 1
+        and w.stride(1) % 4 == 0 and w.data_ptr() % 16 == 0
+    )  # fmt: skip
+
+
+def few(x, w, out, bias, alpha, beta):
+    """out (m, n) = alpha * x (m, k) @ w (n, k)^T + beta * bias (m, n), for `is_few`."""
+    (m, ks), n = x.shape, w.shape[0]
+    left = Parts(x[None])
+    tile_m = max(16, triton.next_power_of_2(m))
+    tile_n, warps = (128, 8) if tile_m >= 64 else (64, 4)
+    steps, n_tiles = -(-ks // STEP_K), -(-n // tile_n)
+    splits = max(1, min(steps // 8, -(-2 * processors(x.device) // n_tiles)))
+    per = -(-steps // splits)
+    splits = -(-steps // per)
+    parts = torch.empty((splits, m, n), dtype=torch.float32, device=x.device)
+    flag = torch.zeros((1, -(-n // FLAG_ROWS)), dtype=torch.int32, device=x.device)
+    x_tiles = [TensorDescriptor.from_tensor(part, [tile_m, STEP_K]) for part in (left.high, left.low)]
+    _multiply_few[(n_tiles, splits)](
+        *x_tiles, left.scale, TensorDescriptor.from_tensor(w, [tile_n, STEP_K]), flag, parts, m, n, ks, per, *parts.stride(),
+        BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS, num_warps=warps, num_stages=3,
+    )  # fmt: skip
+    bias_view = out if bias is None else bias
+    _add_parts[(-(-m * n // 1024),)](
+        parts, bias_view, out, splits, m, n, alpha, beta, *out.stride(), *bias_view.stride(),
+        HAS_BIAS=bias is not None, BLOCK=1024,
+    )  # fmt: skip
+    mend(x[None], w.t()[None], left.flag, flag, out[None], None if bias is None else bias[None], alpha, beta)
 
 
 def processors(device):
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
-def product_pays(batches, m, n, ks, device):
-    """Whether three float16 products are faster than cuBLAS in float32, by rates measured on an H100.
+def product_pays(a, b):
+    """Whether three float16 products of a (batch, m, k) and b (batch, k, n) are faster than cuBLAS in float32, by rates measured on an H100.
 
-    cuBLAS: 50 TFLOP/s or 2.5 TB/s. Here: 12 bytes of traffic per operand element at 2.4 TB/s, then whole rounds of tiles at
-    160 TFLOP/s, and four launches.
+    cuBLAS: 50 TFLOP/s, 35 where few terms are summed, or 2.5 TB/s. Here: with few rows, 2 TB/s; else 12 bytes of traffic per
+    operand element at 2.4 TB/s, whole rounds of tiles at 160 TFLOP/s, and the result at 2.5 TB/s; and four launches.
     """
-    if min(m, n, ks) < 64 or batches >= 1 << 16:  # a CUDA grid's second and third axes end there
+    batches, m, ks = a.shape
+    n = b.shape[2]
+    if min(m, n, ks) < 8 or ks < 64 or batches >= 1 << 16:  # a CUDA grid's second and third axes end there
         return False
-    units = processors(device)
-    operands = batches * ks * (m + n)
-    cublas_s = max(2 * batches * m * n * ks / 50e12, 4 * (operands + batches * m * n) / 2.5e12)
-    rounds = -(-batches * -(-m // TILE) * -(-n // TILE) // units)
-    ours_s = 12 * operands / 2.4e12 + rounds * units * 2 * TILE * TILE * ks / 160e12 + 4 * LAUNCH_S
-    return ours_s < 0.95 * cublas_s
+    units = processors(a.device)
+    operands, results = batches * ks * (m + n), batches * m * n
+    cublas_s = max(2 * results * ks / (50e12 if ks >= 256 else 35e12), 4 * (operands + results) / 2.5e12)
+    if is_few(a, b.transpose(1, 2)) or is_few(b.transpose(1, 2), a):
+        ours_s = 4 * operands / (2.05e12 if max(m, n) > 16384 else 1.5e12)
+    elif min(m, n) < 64:
+        return False
+    else:
+        rounds = -(-batches * -(-m // TILE) * -(-n // TILE) // units)
+        ours_s = (
+            12 * operands / 2.4e12 + rounds * units * 2 * TILE * TILE * ks / 160e12 + 4 * results / 2.5e12
+        )
+    return ours_s + 4 * LAUNCH_S < 0.95 * cublas_s

@@ -20,9 +20,17 @@ def task_text(name: str) -> str:
     return (HERE / "tasks" / f"{name}.py").read_text()
 
 
-def capture_text(folder: Path, reference: str, dims: dict[str, Any], device: str = "cpu") -> bytes:
-    """What the capture program writes for a reference."""
+def capture_text(
+    folder: Path,
+    reference: str,
+    dims: dict[str, Any],
+    device: str = "cpu",
+    files: dict[str, str] | None = None,
+) -> bytes:
+    """What the capture program writes for a reference, beside further files."""
     folder.mkdir(parents=True)
+    for name, text in (files or {}).items():
+        (folder / name).write_text(text)
     shutil.copy(PROGRAM, folder)
     (folder / "reference.py").write_text(reference)
     (folder / "request.json").write_text(json.dumps({"dims": dims, "device": device}))

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from evaluator.roles import interpreted
 interpreted.prepare()
-from agent.kernels.gpu import convolutions, products
+from agent.kernels.gpu import convolutions, products, rows, windows
 torch.manual_seed(0)
 found = []
 def compare(name, out, exact, float32):
@@ -30,7 +30,7 @@ def compare(name, out, exact, float32):
         "name": name,
         "error": ((out - exact)[finite].norm() / norm).item(),
         "float32": ((float32 - exact)[finite].norm() / norm).item(),
-        "same": bool(torch.equal(out[~finite].nan_to_num(7.0), float32[~finite].nan_to_num(7.0))),
+        "same": bool(torch.equal(out[~finite].nan_to_num(8.0), float32[~finite].nan_to_num(8.0))),
     })
 """
 
@@ -57,6 +57,11 @@ def huge(a, b):
 product("odd sizes", 1, 70, 600, 150)
 product("batches, transposed, wide", 2, 33, 130, 40, spread=4.0, transposed=True, bias=True)
 product("one row", 1, 1, 70, 3)
+product("few rows, one step", 1, 3, 64, 140)
+product("few rows", 1, 5, 600, 260, transposed=True, bias=True)
+product("few columns", 1, 260, 1100, 20, spread=2.0, bias=True)
+product("few rows, inf and nan", 1, 100, 1024, 300, transposed=True, change=special)
+product("few rows of other magnitudes", 1, 9, 128, 140, transposed=True, change=huge)
 product("inf and nan", 1, 130, 300, 7, change=special)
 product("rows of other magnitudes", 1, 9, 64, 20, change=huge)
 print(json.dumps(found))
@@ -96,12 +101,45 @@ convolve("images of other magnitudes", draw(3, 5, 8, 8) * torch.tensor([1e20, 1.
 transposed("2-D", draw(1, 5, 6, 7), draw(5, 6, 3, 4), (2, 3), (1, 0), (1, 0))
 transposed("3-D", draw(1, 3, 4, 3, 5), draw(3, 4, 3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
 transposed("1-D, more stride than taps", draw(2, 8, 20), draw(8, 3, 2), (3,), (0,), (0,))
+transposed("neighbors together", draw(2, 3, 4, 3, 5), draw(3, 5, 4, 4, 4), (2, 2, 2), (1, 1, 1), (0, 0, 0))
+transposed("an odd row, many channels", draw(3, 8, 7, 9), draw(8, 70, 3, 3), (2, 2), (1, 1), (0, 0))
+transposed("four neighbors", draw(2, 8, 20), draw(8, 3, 2), (4,), (0,), (0,))
+y = draw(2, 4, 5, 6)
+y[1, 1, 2, 2] = float("nan")
+transposed("an image with nan", y, draw(4, 5, 3, 3), (2, 2), (1, 1), (1, 1))
 convolve("one part", draw(2, 3, 9, 11), draw(20, 3, 3, 3), None, 1, 1, 1, parts=1)
 print(json.dumps(found))
 """
 
+WINDOWS = """
+draw = torch.randn
+x = draw(2, 3, 5, 9, 11)
+x[0, 1, 2, 3, 4], x[1, 1, 0, 0, 0] = float("nan"), float("inf")
+def pool(name, x, run, kind, taps, stride, padding, dilation=1, **more):
+    axes = x.dim() - 2
+    exact = run(x.double())
+    one = windows.windows(x, torch.full_like(exact, 7.0, dtype=x.dtype), kind, taps, stride, padding, [dilation] * axes, **more)
+    compare(name, one, exact, run(x))
+pool("mean", x, lambda x: F.avg_pool3d(x, 3, 2, 1), "mean", [3, 3, 3], [2, 2, 2], [1, 1, 1], divisor=27)
+pool("mean inside", x, lambda x: F.avg_pool3d(x, (2, 3, 1), (1, 2, 1), (1, 1, 0), count_include_pad=False), "mean_inside", [2, 3, 1], [1, 2, 1], [1, 1, 0])
+plane = draw(1, 2, 40, 300)
+pool("max, with tiles inside", plane, lambda x: F.max_pool2d(x, 4, 1, 1), "max", [4, 4], [1, 1], [1, 1])
+pool("max, nan", x[:, :, 2].contiguous(), lambda x: F.max_pool2d(x, (3, 2), (2, 1), 1, 2), "max", [3, 2], [2, 1], [1, 1], 2)
+w = draw(12, 1, 3, 7)
+pool("depthwise", draw(2, 6, 9, 11), lambda x: F.conv2d(x, w.to(x.dtype), None, (2, 1), (1, 3), 1, 6), "convolution", [3, 7], [2, 1], [1, 3], weight=w)
+for cols in (5, 3000, 9000):
+    z = draw(4, cols) * 20
+    z[1], z[2, 1], z[3, 2] = -float("inf"), float("inf"), float("nan")
+    for log, run in ((False, torch.softmax), (True, torch.log_softmax)):
+        one = rows.softmax(z, torch.full_like(z, 7.0), log)
+        compare(f"softmax of {cols}", one, run(z.double(), -1), run(z, -1))
+print(json.dumps(found))
+"""
 
-@pytest.mark.parametrize("program", [PRODUCTS, CONVOLUTIONS], ids=["products", "convolutions"])
+
+@pytest.mark.parametrize(
+    "program", [PRODUCTS, CONVOLUTIONS, WINDOWS], ids=["products", "convolutions", "windows"]
+)
 def test_kernels_are_as_accurate_as_float32_and_keep_inf_and_nan(tmp_path: Path, program: str) -> None:
     rows = run_program(tmp_path, _START + program)
     for row in rows:

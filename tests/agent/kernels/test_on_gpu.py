@@ -19,13 +19,15 @@ def error(out: torch.Tensor, exact: torch.Tensor) -> float:
     return float((out - exact).norm() / exact.norm())
 
 
-@pytest.mark.parametrize(("m", "k", "n"), [(2048, 2048, 2048), (1000, 8192, 3000), (512, 8192, 8192)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(2048, 2048, 2048), (1000, 8192, 3000), (512, 8192, 8192), (128, 16384, 16384)]
+)
 def test_a_product_is_no_less_accurate_than_cublas(m: int, k: int, n: int) -> None:
     from agent.kernels.gpu import calls, products
 
     torch.manual_seed(0)
     a, b = torch.randn(m, k, device="cuda"), torch.randn(n, k, device="cuda").t()
-    assert products.product_pays(1, m, n, k, a.device)
+    assert products.product_pays(a[None], b[None])
     exact = a.double() @ b.double()
     out = torch.empty(m, n, device="cuda")
     assert error(calls.library_mm(a, b, out=out), exact) <= error(a @ b, exact)
@@ -47,3 +49,36 @@ def test_a_convolution_is_as_accurate_as_cudnn(transposed: bool, monkeypatch: py
     exact = run(x[:4].double(), w.double(), None, stride, 1)
     assert out[:4].shape == exact.shape
     assert error(out[:4], exact) <= 2 * error(run(x, w, None, stride, 1)[:4], exact)
+
+
+@pytest.mark.parametrize("cols", [393216, 100000, 20000, 9000])
+def test_softmax_of_long_rows_waits_for_all_pieces(cols: int) -> None:
+    from agent.kernels.gpu import rows
+
+    torch.manual_seed(0)
+    x = torch.randn(700, cols, device="cuda") * 5
+    x[3], x[4, 7], x[5, -1] = -float("inf"), float("inf"), float("nan")
+    assert rows.softmax_applies(x)
+    for log, run in ((False, torch.softmax), (True, torch.log_softmax)):
+        for _ in range(3):
+            out = rows.softmax(x, torch.full_like(x, 7.0), log)
+            assert torch.allclose(out, run(x, -1), atol=1e-6, rtol=1e-5, equal_nan=True)
+
+
+def test_windows_are_those_of_torch() -> None:
+    from agent.kernels.gpu import calls
+
+    torch.manual_seed(0)
+    x = torch.randn(8, 64, 33, 130, 70, device="cuda")
+    got = calls.library_mean_pool(x, [3, 3, 3], [2, 2, 2], [1, 1, 1], False, 0)
+    assert torch.allclose(got, F.avg_pool3d(x, 3, 2, 1), atol=1e-6)
+    plane = x[:, :, 0].contiguous().repeat(6, 1, 1, 1)
+    plane[1, 2, 3, 4] = float("nan")
+    got = calls.library_max_pool(plane, [4, 4], [1, 1], [1, 1], [1, 1])
+    assert torch.equal(got.nan_to_num(9), F.max_pool2d(plane, 4, 1, 1).nan_to_num(9))
+    weight = torch.randn(64, 1, 3, 7, device="cuda")
+    got = calls.library_convolution(plane, weight, [1, 1], [1, 3], [1, 1], False, [0, 0], 64)
+    exact = F.conv2d(plane.double(), weight.double(), None, 1, (1, 3), 1, 64)
+    finite = exact.isfinite()
+    assert torch.equal(finite, got.isfinite())
+    assert error(got[finite], exact[finite]) < 2e-7

@@ -39,7 +39,7 @@ def test_the_text_of_the_kernels_needs_nothing_of_this_project() -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
     }
-    assert imported == {"torch", "triton", "triton.language", "triton.tools.tensor_descriptor"}
+    assert imported == {"math", "torch", "triton", "triton.language", "triton.tools.tensor_descriptor"}
     defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     assert len(defined) == len(set(defined))
     assert {"library_mm", "library_addmm", "library_bmm", "library_baddbmm", "library_convolution"} <= set(

@@ -1,0 +1,71 @@
+"""Softmax and log-softmax of long rows: each row is read once and written once.
+
+A row is cut into pieces that programs hold in registers. They exchange the pieces' maxima and sums through memory and wait for one
+another. A program takes its piece by a ticket when it starts, so the pieces of the first unfinished row are running or come next:
+the wait ends wherever as many programs fit on the device at a time as a row has pieces.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+PIECE = 32768  # elements of a row that a program holds
+MOST_PIECES = 32
+
+
+@triton.jit(do_not_specialize=["cols", "pieces"])
+def _softmax(x_ptr, out_ptr, count_ptr, largest_ptr, sum_ptr, cols, pieces, LOG: tl.constexpr, PIECE: tl.constexpr,
+             PIECES: tl.constexpr):  # fmt: skip
+    """One piece of one row; count (1 + rows,) int32 is zero, largest and sum are (rows * pieces,) float32."""
+    ticket = tl.atomic_add(count_ptr, 1)
+    row, piece = (ticket // pieces).to(tl.int64), ticket % pieces
+    at = piece * PIECE + tl.arange(0, PIECE)
+    x = tl.load(x_ptr + row * cols + at, mask=at < cols, other=float("-inf"), eviction_policy="evict_first")
+    x = x.to(tl.float32)
+    largest = tl.max(x, axis=0)
+    base = tl.where(largest == float("-inf"), 0.0, largest)
+    total = tl.sum(tl.exp(x - base), axis=0)
+    if PIECES > 1:
+        tl.store(largest_ptr + row * pieces + piece, largest)
+        tl.store(sum_ptr + row * pieces + piece, total)
+        tl.debug_barrier()
+        arrived = tl.atomic_add(count_ptr + 1 + row, 1, sem="acq_rel") + 1
+        while arrived < pieces:
+            arrived = tl.atomic_add(count_ptr + 1 + row, 0, sem="acquire")
+        tl.debug_barrier()
+        other = tl.arange(0, PIECES)
+        there = other < pieces
+        each = tl.load(largest_ptr + row * pieces + other, mask=there, other=float("-inf"), volatile=True)
+        sums = tl.load(sum_ptr + row * pieces + other, mask=there, other=0.0, volatile=True)
+        largest = tl.max(each, axis=0)
+        base = tl.where(largest == float("-inf"), 0.0, largest)
+        total = tl.sum(tl.where(each == float("-inf"), 0.0, sums * tl.exp(each - base)), axis=0)
+    if LOG:
+        out = x - base - tl.log(total)
+    else:
+        out = tl.exp(x - base) / total
+    tl.store(out_ptr + row * cols + at, out, mask=at < cols)
+
+
+def softmax_applies(x):
+    """Whether `softmax` can compute along the last axis of x."""
+    pieces = -(-x.shape[-1] // PIECE) if x.dim() else 0
+    return (
+        x.is_cuda and x.dtype == torch.float32 and x.is_contiguous() and 0 < pieces <= MOST_PIECES and x.numel() > 0
+        and x.numel() // x.shape[-1] * pieces < 1 << 31
+        and pieces <= torch.cuda.get_device_properties(x.device).multi_processor_count
+    )  # fmt: skip
+
+
+def softmax(x, out, log):
+    """Write softmax, or its logarithm, along the last axis of x to out; both contiguous float32."""
+    cols = x.shape[-1]
+    rows = x.numel() // cols
+    pieces = -(-cols // PIECE)
+    count = torch.zeros(1 + rows, dtype=torch.int32, device=x.device)
+    largest, total = torch.empty((2, rows * pieces), dtype=torch.float32, device=x.device)
+    _softmax[(rows * pieces,)](
+        x, out, count, largest, total, cols, pieces, LOG=log, PIECE=min(PIECE, triton.next_power_of_2(cols)),
+        PIECES=triton.next_power_of_2(pieces), num_warps=16 if cols > 4096 else 4,
+    )  # fmt: skip
+    return out
