@@ -4,8 +4,10 @@
     python -m benchmarks.origins --device cuda --index 0 --work out/origins --seconds-total 530
     python -m benchmarks.origins merge out/origins --write
     python -m benchmarks.origins --origins batch --model NAME --answers answers.jsonl --work out/origins
+    python -m benchmarks.origins --device cuda --kernelbench PATH --origins library --work out/kernelbench
 
-Each job is the agent's own (`agent.job.run_job`) with one origin: it proposes, screens, validates, delivers one file and judges
+Tasks are those of the catalogue, or with `--kernelbench` modules drawn from a copy of it, at the sizes in their files. Each job is
+the agent's own (`agent.job.run_job`) with one origin, or with `library` what needs no model, together: it proposes, screens, validates, delivers one file and judges
 that once, by `confirm`, at held-out shapes. All origins of a task are judged by one referee, whose session stays open: the
 task is opened and its baselines compiled once. So they are judged at the same shapes, the first few of those that the referee
 draws; the held-out ones are drawn once per task from fresh randomness, and no proposer is shown them. Origins take turns at
@@ -41,6 +43,7 @@ from agent.job import run_job
 from agent.providers.batch import ANSWERS, REQUESTS
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice, Strategy
 from agent.stores.folder import FolderStore
+from benchmarks.kernelbench_sample import sample
 from benchmarks.origins_summary import FINAL, latest, row_of, show
 from benchmarks.own_referee import OwnReferee
 from benchmarks.shared import MEASUREMENTS, ROOT, environment, nth_visible, write_new, write_whole
@@ -57,7 +60,7 @@ TASKS = (
     "rms_norm_quantize_fp8", "sparsemax", "complex_soft_limit", "mx_quantize", "hash_grid_encoding", "int4_matmul",
     "bias_gelu", "residual_add_rmsnorm", "segmented_cumsum",
 )  # fmt: skip
-ORIGINS = ("compiler", "human", "batch")
+ORIGINS = ("compiler", "human", "library", "batch")
 #: A program that is out of time ends with this status; what it has is kept.
 OUT_OF_TIME = 3
 
@@ -89,6 +92,7 @@ class Runs:
 
     Args:
         settings: what is run.
+        sources: the tasks.
         work: folder that other processes share.
         device: name of the device, for the folder of its ceilings.
         seat: which of how many processes on this device this one is.
@@ -99,6 +103,7 @@ class Runs:
     def __init__(
         self,
         settings: Settings,
+        sources: dict[str, str],
         work: Path,
         device: str,
         seat: tuple[int, int],
@@ -106,6 +111,7 @@ class Runs:
         console: Console,
     ) -> None:
         self.settings = settings
+        self.sources = sources
         self.work = work
         self.ends_at = ends_at
         self.console = console
@@ -139,7 +145,7 @@ class Runs:
         known = {(row["task"], row["origin"]) for row in rows_in([self.work]) if row["state"] in FINAL}
         for origin in (*origins[turn:], *origins[:turn]):
             if (name, origin) not in known:
-                row = self._job(TaskSource(name, catalog.load(name).source), origin)
+                row = self._job(TaskSource(name, self.sources[name]), origin)
                 self.rows.append(row)
                 self.save()
                 told = (row["held_out"] or {}).get("geomean_speedup")
@@ -187,7 +193,7 @@ class Runs:
             task,
             self.settings.device,
             Budget(candidates=self.settings.candidates),
-            origins=("llm",) if origin == "batch" else (origin,),
+            origins={"batch": ("llm",), "library": ("human", "compiler")}.get(origin, (origin,)),
             models=models,
             shapes=self._shapes(task),
             strategy=Strategy(),
@@ -311,7 +317,14 @@ def run(
     index: Annotated[int | None, typer.Option(help="Which of several GPUs.")] = None,
     seat: Annotated[str, typer.Option(help="This is the i-th of n processes on the device (`i/n`).")] = "1/1",
     tasks: Annotated[str, typer.Option(help="Tasks of the catalogue (commas).")] = ",".join(TASKS),
-    origins: Annotated[str, typer.Option(help="compiler, human, batch (commas).")] = "compiler,human",
+    kernelbench: Annotated[
+        Path | None, typer.Option(help="A copy of KernelBench; tasks come from it.")
+    ] = None,
+    sample_size: Annotated[int, typer.Option(help="Modules drawn from it.")] = 60,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 11,
+    origins: Annotated[
+        str, typer.Option(help="compiler, human, library, batch (commas).")
+    ] = "compiler,human",
     visible: Annotated[int, typer.Option(help="Visible shapes; 0 for as many as are drawn.")] = 2,
     validation: Annotated[int, typer.Option(help="Validation shapes.")] = 3,
     held_out: Annotated[int, typer.Option(help="Held-out shapes.")] = 5,
@@ -336,10 +349,13 @@ def run(
         os.environ["CUDA_VISIBLE_DEVICES"] = nth_visible(index)
     chosen = tuple(name.strip() for name in origins.split(",") if name.strip())
     names = [name.strip() for name in tasks.split(",") if name.strip()]
-    unknown = [
-        *(set(chosen) - set(ORIGINS)),
-        *(name for name in names if name not in {task.name for task in catalog.list_tasks()}),
-    ]
+    unknown = [*(set(chosen) - set(ORIGINS))]
+    if kernelbench is not None:
+        sources = {module.name: module.source for module in sample(kernelbench, sample_size, seed)}
+        names = list(sources)
+    else:
+        unknown += set(names) - {task.name for task in catalog.list_tasks()}
+        sources = {name: catalog.load(name).source for name in names if name not in unknown}
     if unknown or not chosen or ("batch" in chosen and not model):
         raise typer.BadParameter(
             f"unknown: {', '.join(unknown)}" if unknown else "an origin is needed, and for batch --model"
@@ -353,7 +369,7 @@ def run(
     # A job may be in one evaluation for minutes. Its store keeps what it has, and its referee's processes end with this one.
     _end_at(ends_at, console)
     number, of = map(int, seat.split("/"))
-    runs = Runs(settings, work, f"{device}-{index or 0}", (number, of), ends_at, console)
+    runs = Runs(settings, sources, work, f"{device}-{index or 0}", (number, of), ends_at, console)
     try:
         for name in own_first(work, names, runs.place):
             with claimed(work, name, runs.place) as mine:

@@ -117,7 +117,7 @@ def assemble(
             raise ProposalFailed(str(found["error"])[:400])
         module = str(found["module"])
         if changed is not None:
-            module = changed(str(found["library"]) or module)
+            module = changed(str(found.get("library") or module))
         bound = {name for statement in ast.parse(module).body for name in bound_names(statement)}
         section = cut_apart(reference, {*bound, "ModelNew", "STATE", "applies", "attrgetter", "inspect"})
         forward = forward_of(section.text)

@@ -28,7 +28,7 @@ from evaluator.devices import is_accelerator
 
 TRACE_DEADLINE_S = 120.0
 _STEP = "library.match"
-LIBRARY_IN_CODE = "library products"
+LIBRARY_IN_CODE = "library kernels"
 
 
 @cache
@@ -62,7 +62,7 @@ class HumanProposer:
             text, operations = with_library(module)
             return text
 
-        words = ": the code that torch.compile generates, with our products and convolutions."
+        words = ": the code that torch.compile generates, with kernels of the library."
         try:
             source = assemble(kept_capture(context), context.task.source, context.task.name, words, changed)
         except ProposalFailed as error:

@@ -17,6 +17,7 @@ from evaluator.devices import open_device
 from evaluator.keeping import keep_json
 from evaluator.profiling.ceilings import SCHEMA, kept_path
 from evaluator.verdict import from_json
+from kernelbench_tasks import catalog
 
 RATES = {
     "dram_bytes_per_s": 1e10,
@@ -203,10 +204,14 @@ def test_every_origin_runs_a_whole_job_at_the_same_shapes_and_goes_on_where_it_w
     path.parent.mkdir(parents=True)
     keep_json(path, {"schema": SCHEMA, "rates": RATES})
     counts = {"visible": 1, "validation": 1, "held_out": 1, "adversarial": 1}
-    settings = origins.Settings("cpu", origins.ORIGINS, counts, candidates=1, model="m", samples=1)
+    settings = origins.Settings(
+        "cpu", ("compiler", "human", "batch"), counts, candidates=1, model="m", samples=1
+    )
 
     def run() -> dict[str, dict[str, Any]]:
-        runs = origins.Runs(settings, tmp_path, "here", (1, 1), time.monotonic() + 280, Console(quiet=True))
+        sources = {"row_sum": catalog.load("row_sum").source}
+        ends_at = time.monotonic() + 280
+        runs = origins.Runs(settings, sources, tmp_path, "here", (1, 1), ends_at, Console(quiet=True))
         try:
             runs.task("row_sum", 0)
         finally:
@@ -233,7 +238,7 @@ def test_every_origin_runs_a_whole_job_at_the_same_shapes_and_goes_on_where_it_w
     assert later["batch"]["tokens"] == 1000
 
     every = origins.rows_in([tmp_path])
-    assert {one["origin"] for one in every} == set(origins.ORIGINS)
+    assert {one["origin"] for one in every} == {"compiler", "human", "batch"}
     delivered = [one for one in every if one["held_out"]]
     held_out = json.loads((tmp_path / "shapes" / "row_sum.json").read_text())["held_out"]
     # A sum of rows is as fast as it can be: whether anything beats it at one shape is for the clock to say, and each job tells.

@@ -50,6 +50,7 @@ def library_convolution(x, weight, stride, padding, dilation, transposed, output
         last = getattr(torch, {4: "channels_last", 5: "channels_last_3d"}.get(x.dim(), "contiguous_format"))
         if (
             groups == 1
+            and _has_units(x)
             and (not transposed or all(step == 1 for step in dilation))
             and (x.is_contiguous() or x.is_contiguous(memory_format=last))
         ):
@@ -115,7 +116,13 @@ def _multiplies(*tensors):
     return (
         all(one.is_cuda and one.dtype == torch.float32 for one in tensors)
         and not torch.backends.cuda.matmul.allow_tf32
+        and _has_units(tensors[0])
     )
+
+
+def _has_units(x):
+    """Whether the GPU has the copy engine and the tensor cores that products are written for."""
+    return torch.cuda.get_device_capability(x.device)[0] >= 9
 
 
 def _convolution_pays(x, outs, taps, sizes, transposed_stride, parts):

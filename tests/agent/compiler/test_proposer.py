@@ -51,7 +51,7 @@ def test_a_module_whose_code_does_not_stand_alone_has_no_candidate(tmp_path: Pat
 
 def test_on_a_gpu_the_library_s_products_stand_in_the_compiler_s_code(tmp_path: Path) -> None:
     found = proposed(tmp_path, HumanProposer(), "cuda", {"capture": json.dumps(CAPTURE)})
-    assert [(candidate.label, candidate.origin) for candidate in found] == [("library products", "human")]
+    assert [(candidate.label, candidate.origin) for candidate in found] == [("library kernels", "human")]
     source = found[0].source
     compile(source, "candidate.py", "exec")
     assert "library_mm(args[0], args[1], out=args[2])" in source

@@ -1,0 +1,110 @@
+"""The library's kernels compiled for GPUs that are not here: they compile, and registers hold what they need."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from agent.kernels.gpu import convolutions, products, rows, windows
+
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+#: Of a thread; the product spills 32 bytes on an H100.
+MOST_STACK_BYTES = 100
+
+PRODUCT = {"HAS_BIAS": False, "ONE": False, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "GROUP": 8}
+CONVOLUTION = {"TAPS_H": 3, "TAPS_W": 3, "HAS_BIAS": False, "PARTS": 2, "EVEN": False}
+KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] = {
+    "product": (
+        products._multiply,
+        PRODUCT,
+        dict.fromkeys(("a_high", "a_low", "b_high", "b_low"), "tensordesc<fp16[128,64]>"),
+        {"num_warps": 8, "num_stages": 3},
+    ),
+    "few rows": (
+        products._multiply_few,
+        {"BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "FLAG_ROWS": 128},
+        dict.fromkeys(("x_high", "x_low"), "tensordesc<fp16[128,64]>")
+        | {"w_tiles": "tensordesc<fp32[128,64]>"},
+        {"num_warps": 8, "num_stages": 3},
+    ),
+    "convolution": (
+        convolutions._convolve,
+        CONVOLUTION | {"CHANNELS": 8, "WIDE": 1, "BM": 128, "BN": 64, "BLOCK": 32},
+        dict.fromkeys(("w_high_tiles", "w_low_tiles"), "tensordesc<fp16[64,32]>"),
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "transposed convolution": (
+        convolutions._convolve,
+        CONVOLUTION | {"CHANNELS": 32, "WIDE": 2, "BM": 64, "BN": 128, "BLOCK": 64},
+        dict.fromkeys(("w_high_tiles", "w_low_tiles"), "tensordesc<fp16[128,64]>"),
+        {"num_warps": 4, "num_stages": 2},
+    ),
+    "window": (
+        windows._windows,
+        {"TAPS_D": 3, "TAPS_H": 3, "TAPS_W": 3, "KIND": "mean", "ROWS": 4, "COLS": 128},
+        {},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "softmax": (
+        rows._softmax,
+        {"LOG": False, "PIECE": 32768, "PIECES": 16},
+        {},
+        {"num_warps": 16, "num_stages": 3},
+    ),
+}
+INTEGERS = ("bits", "exponent", "bad", "flag", "count")
+HALVES = ("high_ptr", "low_ptr")
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [
+        (name, arch)
+        for name in KERNELS
+        for arch in (80, 90, 100)
+        if arch >= 90 or name in ("window", "softmax")
+    ],
+)  # the others need what sm_90 brought (`calls._has_units`)
+def test_it_compiles_and_does_not_spill(
+    name: str, arch: int, tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    kernel, constants, descriptors, options = KERNELS[name]
+    signature: dict[str, str] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    for place, argument in enumerate(kernel.arg_names):
+        if argument in constants:
+            signature[argument] = "constexpr"
+        elif argument in descriptors:
+            signature[argument] = descriptors[argument]
+        elif argument.endswith("_ptr"):
+            held = (
+                "i32"
+                if any(word in argument for word in INTEGERS)
+                else "fp16"
+                if argument in HALVES
+                else "fp32"
+            )
+            signature[argument] = f"*{held}"
+            attributes[(place,)] = [["tt.divisibility", 16]]
+        else:
+            signature[argument] = "fp32" if argument in ("alpha", "beta", "divisor") else "i32"
+    source = ASTSource(kernel, signature, constants, attributes)
+    made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    (tmp_path / "kernel.cubin").write_bytes(made.asm["cubin"])
+    command = [TOOLS / "cuobjdump", "--dump-resource-usage", tmp_path / "kernel.cubin"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", said)
+    assert found is not None, said
+    record_property("registers", int(found[1]))
+    record_property("stack_bytes", int(found[2]))
+    print(
+        f"{name}, sm_{arch}: {found[1]} registers, {found[2]} bytes of stack, {made.metadata.shared} of shared memory"
+    )
+    assert int(found[2]) <= MOST_STACK_BYTES
