@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from agent.store import JobStore
 
 _ENDING = " in a CUDA graph"
-#: Shorter calls may be launch-bound: a launch takes about 5 us, and modules have several.
-_SHORT_US = 100.0
+#: Shorter calls may be launch-bound: a launch takes about 5 us, and modules have several. The library's kernels are launched from
+#: Python, five or more for an operation, at 30 to 100 us each.
+_SHORT_US, _SHORT_WITH_LIBRARY_US = 100.0, 5000.0
 #: Baselines with one launch per call.
 _GRAPHS = ("cuda_graph", "compile_reduce_overhead", "compile_max_autotune")
 
@@ -45,10 +46,12 @@ def graph_variant(store: JobStore, candidate: Candidate, device: str) -> Candida
         return None  # the reduce-overhead mode already uses a graph
     verdicts = [store.verdict(candidate.sha256, phase) for phase in ("screen", "validation")]
     accepted = [one for one in verdicts if one is not None and one.verdict == "accepted"]
-    if len(accepted) < len(verdicts) or not any(_launches_matter(verdict) for verdict in accepted):
+    replayed = as_replayed(candidate.source)
+    short_us = _SHORT_US if replayed == candidate.source else _SHORT_WITH_LIBRARY_US
+    if len(accepted) < len(verdicts) or not any(_launches_matter(verdict, short_us) for verdict in accepted):
         return None
     try:
-        source = cuda_graph_source(as_replayed(candidate.source), candidate.label, "ModelNew")
+        source = cuda_graph_source(replayed, candidate.label, "ModelNew")
     except ProposalFailed:
         return None
     label = f"{candidate.label}{_ENDING}"
@@ -60,8 +63,8 @@ def is_graph_variant(candidate: Candidate) -> bool:
     return candidate.parent_sha256 is not None and candidate.label.endswith(_ENDING)
 
 
-def _launches_matter(verdict: Verdict) -> bool:
+def _launches_matter(verdict: Verdict, short_us: float) -> bool:
     return any(
-        str(row.best_baseline).startswith(_GRAPHS) or (row.candidate_us or _SHORT_US) < _SHORT_US
+        str(row.best_baseline).startswith(_GRAPHS) or (row.candidate_us or short_us) < short_us
         for row in timed_rows(verdict)
     )

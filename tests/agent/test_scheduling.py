@@ -21,6 +21,7 @@ from agent.proposing import ProposalContext, Proposer
 from agent.replay import replay
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice, Strategy
 from agent.stores.folder import FolderStore
+from agent.strategy import graph_variants
 from agent.strategy.exemplars import judged_in
 from agent.strategy.finishing import Finisher
 from agent.strategy.graph_variants import is_graph_variant
@@ -229,18 +230,29 @@ def test_the_first_accepted_candidate_is_told_of_before_it_is_validated(
 
 
 @pytest.mark.parametrize(
-    ("device", "best", "call_us", "twins"),
+    ("device", "best", "call_us", "library", "twins"),
     [
-        ("cuda", "cuda_graph", 450.0, True),
-        ("cuda", "compile_max_autotune", 450.0, True),
-        ("cuda", "compile_default", 20.0, True),
-        ("cuda", "compile_default", 450.0, False),
-        ("cpu", "compile_default", 20.0, False),
+        ("cuda", "cuda_graph", 450.0, False, True),
+        ("cuda", "compile_max_autotune", 450.0, False, True),
+        ("cuda", "compile_default", 20.0, False, True),
+        ("cuda", "compile_default", 450.0, False, False),
+        ("cuda", "compile_default", 450.0, True, True),
+        ("cuda", "compile_default", 9000.0, True, False),
+        ("cpu", "compile_default", 20.0, False, False),
     ],
 )
 def test_a_candidate_is_judged_as_a_graph_right_after_itself_where_launches_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, best: str, call_us: float, twins: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    best: str,
+    call_us: float,
+    library: bool,
+    twins: bool,
 ) -> None:
+    if library:  # its kernels choose otherwise where launches cost little
+        monkeypatch.setattr(graph_variants, "as_replayed", lambda source: f"{source}\n# replayed\n")
+
     def says(label: str, phase: str) -> dict[str, Any]:
         verdict = timed(1.1, phase, best=best)
         for shape in verdict["shapes"]:
