@@ -14,6 +14,8 @@ import torch
 aten = torch.ops.aten
 #: The compiler reads shorter rows once, too.
 LONG_ROW = 8192
+#: Of a head. With fewer, attention is a matter of launches.
+LEAST_SCORES = 1 << 16
 
 _LIBRARY = torch.library.Library("kernelwright", "DEF")
 _CONVOLUTION = "Tensor x, Tensor weight, int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups"
@@ -23,6 +25,9 @@ _LIBRARY.define(
 )
 _LIBRARY.define("max_pool(Tensor x, int[] taps, int[] stride, int[] padding, int[] dilation) -> Tensor")
 _LIBRARY.define("softmax(Tensor x, bool log) -> Tensor")
+_LIBRARY.define(
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? excluded, float scale, bool causal) -> Tensor"
+)
 
 
 @torch.library.register_fake("kernelwright::convolution", lib=_LIBRARY)
@@ -55,6 +60,18 @@ def _max_pool(x: torch.Tensor, taps: Any, stride: Any, padding: Any, dilation: A
 @torch.library.register_fake("kernelwright::softmax", lib=_LIBRARY)
 def _softmax(x: torch.Tensor, log: bool) -> torch.Tensor:
     return x.new_empty(x.shape)
+
+
+@torch.library.register_fake("kernelwright::attention", lib=_LIBRARY)
+def _attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    excluded: torch.Tensor | None,
+    scale: float,
+    causal: bool,
+) -> torch.Tensor:
+    return q.new_empty((*q.shape[:3], v.shape[3]))
 
 
 def _pooled(x: torch.Tensor, taps: Any, stride: Any, padding: Any, dilation: Any) -> list[Any]:
@@ -101,6 +118,9 @@ def _made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None]
     first = node.args[0] if node.args else None
     if not isinstance(first, torch.fx.Node):
         return None
+    if name in ("matmul", "scaled_dot_product_attention"):
+        found = _attention_of(node, given)
+        return ("attention", found, None) if found else None
     x = first.meta.get("val")
     if not isinstance(x, torch.Tensor) or not x.is_contiguous():
         return None
@@ -137,6 +157,63 @@ def _made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None]
         if _pays_to_pool(taps, stride):
             return "max_pool", [first, taps, stride, *rest], None
     return None
+
+
+def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
+    """The arguments of `attention` for a call of torch's, or for softmax(scale * q k^T, masked) v written out."""
+    excluded: Any = None
+    causal, scale = False, 1.0
+    if "is_causal" in given:
+        q, k, v = given["query"], given["key"], given["value"]
+        if given["attn_mask"] is not None or given["dropout_p"] or given["enable_gqa"]:
+            return None
+        causal = given["is_causal"]
+        scale = given["scale"] or _value(q).shape[-1] ** -0.5
+    else:
+        weights, v = node.args[:2]
+        if _is(weights, "dropout") and weights.args[2] is False:
+            weights = _only(weights.args[0])
+        if not _is(weights, "softmax") or weights.args[1] not in (-1, 3) or len(weights.args) > 2:
+            return None
+        scores = _only(weights.args[0])
+        while not _is(scores, "matmul"):
+            if _is(scores, "masked_fill") and excluded is None and scores.args[2] == -math.inf:
+                excluded = scores.args[1]
+            elif _is(scores, "mul") and isinstance(scores.args[1], int | float) and scores.args[1] > 0:
+                scale *= scores.args[1]
+            elif _is(scores, "div") and isinstance(scores.args[1], int | float) and scores.args[1] > 0:
+                scale /= scores.args[1]
+            else:
+                return None
+            scores = _only(scores.args[0])
+        q, k = scores.args
+        if not _is(k, "transpose") or sorted(axis % 4 for axis in k.args[1:]) != [2, 3]:
+            return None
+        k = k.args[0]
+    each = [_value(one) for one in (q, k, v)]
+    if not all(
+        isinstance(one, torch.Tensor) and one.dim() == 4 and one.dtype == torch.float32 for one in each
+    ):
+        return None
+    if excluded is not None and (_value(excluded).dtype != torch.bool or _value(excluded).dim() > 4):
+        return None
+    if _hint(each[0].shape[2]) * _hint(each[1].shape[2]) < LEAST_SCORES:
+        return None
+    alike = [one.shape[:2] + one.shape[3:] for one in each]
+    return [q, k, v, excluded, float(scale), causal] if alike[0] == alike[1] == alike[2] else None
+
+
+def _is(node: Any, name: str) -> bool:
+    return isinstance(node, torch.fx.Node) and str(node.target).split(".")[:2] == ["aten", name]
+
+
+def _only(node: Any) -> Any:
+    """A node that has no other user, else None."""
+    return node if isinstance(node, torch.fx.Node) and len(node.users) == 1 else None
+
+
+def _value(node: Any) -> Any:
+    return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
 def _pays_to_pool(taps: list[int], stride: list[int]) -> bool:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent / "gpu"
-_FILES = ("products.py", "convolutions.py", "windows.py", "rows.py", "calls.py")
+_FILES = ("products.py", "convolutions.py", "windows.py", "rows.py", "attention.py", "calls.py")
 _CALL = re.compile(
     r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)|torch\.ops\.kernelwright\.(\w+)\.default)\("
 )

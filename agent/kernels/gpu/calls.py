@@ -7,6 +7,7 @@ import math
 
 import torch
 
+from agent.kernels.gpu.attention import attention, attention_applies
 from agent.kernels.gpu.convolutions import convolution, transposed_convolution
 from agent.kernels.gpu.products import LAUNCH_S, product, product_pays
 from agent.kernels.gpu.rows import softmax, softmax_applies
@@ -90,6 +91,22 @@ def library_softmax(x, log):
     if softmax_applies(x) and _is_large(x):
         return softmax(x, torch.empty_like(x), log)
     return (torch.log_softmax if log else torch.softmax)(x, -1)
+
+
+def library_attention(q, k, v, excluded, scale, causal):
+    """softmax(scale * q k^T) v without the keys that are excluded."""
+    if attention_applies(q, k, v) and _has_units(q) and not torch.backends.cuda.matmul.allow_tf32:
+        scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
+        theirs_s = 4 * scores * q.shape[3] / 45e12 + (0 if excluded is None else 20 * scores / 2.4e12)
+        ours_s = 4 * scores * q.shape[3] / 90e12 + 12 * (q.numel() + 2 * k.numel()) / 2.4e12
+        if ours_s + 10 * LAUNCH_S < 0.95 * theirs_s:
+            out = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
+            return attention(q, k, v, excluded, scale, causal, out)
+    if excluded is None:
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(q, k, v, is_causal=causal, scale=scale).contiguous()
+    scores = (q @ k.transpose(2, 3)).mul_(scale).masked_fill_(excluded, -math.inf)
+    return (torch.softmax(scores, -1) @ v).contiguous()
 
 
 def _is_large(x):

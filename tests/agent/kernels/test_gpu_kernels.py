@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from evaluator.roles import interpreted
 interpreted.prepare()
-from agent.kernels.gpu import convolutions, products, rows, windows
+from agent.kernels.gpu import attention, convolutions, products, rows, windows
 torch.manual_seed(0)
 found = []
 def compare(name, out, exact, float32):
@@ -137,8 +137,44 @@ print(json.dumps(found))
 """
 
 
+ATTENTION = """
+def attend(name, batch, heads, queries, keys, dims, causal=False, masked=False, change=None):
+    q = torch.randn(batch, queries, heads, dims).transpose(1, 2)
+    k, v = torch.randn(2, batch, heads, keys, dims)
+    if change:
+        change(q, k, v)
+    excluded = None
+    if masked:
+        excluded = torch.rand(1, 1, queries, keys) > 0.7
+        excluded[..., 4, :] = True  # a row without keys is NaN
+    scale = dims ** -0.5
+    def run(q, k, v):
+        scores = (q @ k.transpose(2, 3)) * scale
+        if causal:
+            scores = scores.masked_fill(torch.ones(queries, keys).tril() == 0, -torch.inf)
+        if masked:
+            scores = scores.masked_fill(excluded, -torch.inf)
+        return scores.softmax(-1) @ v
+    out = torch.full((batch, heads, queries, dims), 7.0)
+    attention.attention(q, k, v, excluded, scale, causal, out)
+    compare(name, out, run(q.double(), k.double(), v.double()), run(q, k, v))
+
+def special(q, k, v):
+    q[0, 0, 3, 2], k[0, 1, 5, 1], v[1, 0, 7, 3] = float("inf"), float("nan"), -float("inf")
+
+attend("causal", 2, 2, 70, 70, 64, causal=True)
+attend("other keys than queries", 1, 2, 33, 150, 40)
+attend("masked", 1, 3, 40, 40, 16, masked=True)
+attend("masked, inf and nan", 2, 2, 20, 40, 16, masked=True, change=special)
+attend("large heads", 1, 1, 20, 300, 136)
+print(json.dumps(found))
+"""
+
+
 @pytest.mark.parametrize(
-    "program", [PRODUCTS, CONVOLUTIONS, WINDOWS], ids=["products", "convolutions", "windows"]
+    "program",
+    [PRODUCTS, CONVOLUTIONS, WINDOWS, ATTENTION],
+    ids=["products", "convolutions", "windows", "attention"],
 )
 def test_kernels_are_as_accurate_as_float32_and_keep_inf_and_nan(tmp_path: Path, program: str) -> None:
     rows = run_program(tmp_path, _START + program)

@@ -83,3 +83,23 @@ def test_windows_are_those_of_torch() -> None:
     finite = exact.isfinite()
     assert torch.equal(finite, got.isfinite())
     assert error(got[finite], exact[finite]) < 2e-7
+
+
+@pytest.mark.parametrize("dims", [64, 96, 256])
+def test_attention_is_as_accurate_as_torch(dims: int) -> None:
+    from agent.kernels.gpu import calls
+
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 8, 1024, 8, dims, device="cuda").transpose(2, 3)
+    excluded = torch.ones(1024, 1024, device="cuda").tril()[None, None] == 0
+    scale = dims**-0.5
+
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return ((q @ k.transpose(2, 3)) * scale).masked_fill(excluded, -torch.inf).softmax(-1) @ v
+
+    exact = run(q.double(), k.double(), v.double())
+    for mask, causal in ((excluded, False), (None, True)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "softmax", lambda *_: pytest.fail("torch's was called"))
+            got = calls.library_attention(q, k, v, mask, scale, causal)
+        assert error(got, exact) <= 2 * error(run(q, k, v), exact)

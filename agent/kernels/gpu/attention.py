@@ -1,0 +1,180 @@
+"""Attention of float32 tensors by three float16 products for each of its two products, at float32 accuracy.
+
+softmax(scale * q k^T, masked) v for heads of at most 256, without the matrix of scores in memory. Queries and keys are split by rows, values by
+columns (`products.py` says how two float16 parts hold 22 bits); weights of the softmax lie in 0 to 1 and are split in registers.
+Heads with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again in float32.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from agent.kernels.gpu.products import BLOCK_K, FLAG_ROWS, Parts
+
+
+@triton.jit(do_not_specialize=["queries", "keys"])
+def _attend(q_high, q_low, k_high, k_low, v_high, v_low, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr,
+            heads, queries, keys, dims, scale, mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
+            HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """A tile of queries of one head; the mask has a byte, not zero for keys that do not count."""
+    head = tl.program_id(1)
+    from_query = tl.program_id(0) * QUERIES
+    query = from_query + tl.arange(0, QUERIES)
+    dim = tl.arange(0, DIMS)
+    all_heads = tl.num_programs(1).to(tl.int64)
+    q_row = (head * queries + from_query).to(tl.int32)
+    qh, ql = q_high.load([q_row, 0]), q_low.load([q_row, 0])
+    q_scale = scale * tl.load(q_scale_ptr + head * queries + query, mask=query < queries, other=0.0)
+    largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
+    weight = tl.zeros((QUERIES,), dtype=tl.float32)
+    total = tl.zeros((QUERIES, DIMS), dtype=tl.float32)
+    mask_ptr += (head // heads).to(tl.int64) * mask_batch + (head % heads).to(tl.int64) * mask_head
+    end = tl.minimum(keys, from_query + QUERIES) if CAUSAL else keys
+    for first in tl.range(0, end, KEYS):
+        key = first + tl.arange(0, KEYS)
+        k_row = (head * keys + first).to(tl.int32)
+        kh, kl = k_high.load([k_row, 0]).T, k_low.load([k_row, 0]).T
+        score = tl.dot(ql, kh)
+        score = tl.dot(qh, kl, score)
+        score = tl.dot(qh, kh, score)
+        k_scale = tl.load(k_scale_ptr + head * keys + key, mask=key < keys, other=0.0)
+        score = score * q_scale[:, None] * k_scale[None, :]
+        counts = (key < keys)[None, :]
+        if CAUSAL:
+            counts = counts & (key[None, :] <= query[:, None])
+        if HAS_MASK:
+            at = query.to(tl.int64)[:, None] * mask_row + key.to(tl.int64)[None, :] * mask_col
+            masked = tl.load(mask_ptr + at, mask=(query < queries)[:, None] & (key < keys)[None, :], other=0)
+            counts = counts & (masked == 0)
+        score = tl.where(counts, score, float("-inf"))
+        now = tl.maximum(largest, tl.max(score, axis=1))
+        base = tl.where(now == float("-inf"), 0.0, now)
+        p = tl.exp(score - base[:, None])
+        faded = tl.exp(tl.where(largest == float("-inf"), base, largest) - base)
+        faded = tl.where(largest == float("-inf"), 0.0, faded)
+        weight = weight * faded + tl.sum(p, axis=1)
+        p *= 4096.0
+        ph = p.to(tl.float16)
+        pl = (p - ph.to(tl.float32)).to(tl.float16)
+        vh, vl = v_high.load([head * dims, first]).T, v_low.load([head * dims, first]).T
+        part = tl.dot(pl, vh)
+        part = tl.dot(ph, vl, part)
+        part = tl.dot(ph, vh, part)
+        v_scale = tl.load(
+            v_scale_ptr + (first // BLOCK) * all_heads * dims + head * dims + dim, mask=dim < dims, other=0.0
+        )
+        total = total * faded[:, None] + part * v_scale[None, :]
+        largest = now
+    total = total / (4096.0 * weight)[:, None]
+    to = (
+        (head // heads).to(tl.int64) * out_batch
+        + (head % heads).to(tl.int64) * out_head
+        + query.to(tl.int64) * out_row
+    )
+    tl.store(
+        out_ptr + to[:, None] + dim[None, :], total, mask=(query < queries)[:, None] & (dim < dims)[None, :]
+    )
+
+
+@triton.jit(do_not_specialize=["queries", "keys"])
+def _attend_exactly(q_ptr, k_ptr, v_ptr, q_flag_ptr, k_flag_ptr, v_flag_ptr, mask_ptr, out_ptr, heads, queries, keys, dims, scale,
+                    q_head, q_row, q_dim, k_head, k_row, k_dim, v_head, v_row, v_dim,
+                    mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
+                    HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr,
+                    FLAG_ROWS: tl.constexpr):  # fmt: skip
+    """Heads with a flag once more, by float32 multiply-adds."""
+    head = tl.program_id(1).to(tl.int64)
+    flagged = tl.load(v_flag_ptr + head * tl.cdiv(dims, FLAG_ROWS))
+    for group in range(tl.cdiv(queries, FLAG_ROWS)):
+        flagged |= tl.load(q_flag_ptr + head * tl.cdiv(queries, FLAG_ROWS) + group)
+    for group in range(tl.cdiv(keys, FLAG_ROWS)):
+        flagged |= tl.load(k_flag_ptr + head * tl.cdiv(keys, FLAG_ROWS) + group)
+    if flagged != 0:
+        query = (tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)).to(tl.int64)
+        dim = tl.arange(0, DIMS)
+        there = (query < queries)[:, None] & (dim < dims)[None, :]
+        q = tl.load(
+            q_ptr + head * q_head + query[:, None] * q_row + dim[None, :] * q_dim, mask=there, other=0.0
+        )
+        largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
+        weight = tl.zeros((QUERIES,), dtype=tl.float32)
+        total = tl.zeros((QUERIES, DIMS), dtype=tl.float32)
+        mask_ptr += (head // heads) * mask_batch + (head % heads) * mask_head
+        for first in range(0, keys, KEYS):
+            key = (first + tl.arange(0, KEYS)).to(tl.int64)
+            inside = (key < keys)[:, None] & (dim < dims)[None, :]
+            k = tl.load(
+                k_ptr + head * k_head + key[:, None] * k_row + dim[None, :] * k_dim, mask=inside, other=0.0
+            )
+            v = tl.load(
+                v_ptr + head * v_head + key[:, None] * v_row + dim[None, :] * v_dim, mask=inside, other=0.0
+            )
+            score = tl.dot(q, k.T, input_precision="ieee") * scale
+            counts = (key < keys)[None, :]
+            if CAUSAL:
+                counts = counts & (key[None, :] <= query[:, None])
+            if HAS_MASK:
+                at = query[:, None] * mask_row + key[None, :] * mask_col
+                masked = tl.load(
+                    mask_ptr + at, mask=(query < queries)[:, None] & (key < keys)[None, :], other=0
+                )
+                counts = counts & (masked == 0)
+            score = tl.where(counts, score, float("-inf"))
+            now = tl.maximum(largest, tl.max(score, axis=1))
+            base = tl.where(now == float("-inf"), 0.0, now)
+            p = tl.exp(score - base[:, None])
+            faded = tl.where(largest == float("-inf"), 0.0, tl.exp(largest - base))
+            weight = weight * faded + tl.sum(p, axis=1)
+            total = total * faded[:, None] + tl.dot(p, v, input_precision="ieee")
+            largest = now
+        total = total / weight[:, None]
+        to = (head // heads) * out_batch + (head % heads) * out_head + query * out_row
+        tl.store(out_ptr + to[:, None] + dim[None, :], total, mask=there)
+
+
+def attention(q, k, v, mask, scale, causal, out):
+    """Write softmax(scale * q k^T) v to out (batch, heads, queries, dims), whose last axis is dense; q, k, v float32 like it.
+
+    Args:
+        mask: booleans that expand to (batch, heads, queries, keys), true for keys that do not count; or None.
+        causal: whether a query sees only keys up to its own place.
+    """
+    batch, heads, queries, dims = q.shape
+    keys = k.shape[2]
+    q, k, v = (one.reshape(batch * heads, *one.shape[2:]) for one in (q, k, v))
+    parts = [Parts(one) for one in (q, k, v.transpose(1, 2))]
+    size = max(16, triton.next_power_of_2(dims))
+    tile, step = (128, 64) if size <= 64 else (128, 32) if size == 128 else (64, 32)
+    boxes = ([tile, size], [step, size], [size, step])
+    tiles = [
+        TensorDescriptor.from_tensor(part, box)
+        for one, box in zip(parts, boxes, strict=True)
+        for part in (one.high, one.low)
+    ]
+    mask_or_any = out if mask is None else mask.view(torch.uint8)
+    places = (0, 0, 0, 0) if mask is None else mask.expand(batch, heads, queries, keys).stride()
+    where = (*places, *out.stride()[:3])
+    chosen = {"HAS_MASK": mask is not None, "CAUSAL": causal, "DIMS": size}
+    _attend[(-(-queries // tile), batch * heads)](
+        *tiles, *(one.scale for one in parts), mask_or_any, out, heads, queries, keys, dims, scale, *where,
+        QUERIES=tile, KEYS=step, BLOCK=BLOCK_K, num_warps=8, num_stages=2, **chosen,
+    )  # fmt: skip
+    _attend_exactly[(-(-queries // 16), batch * heads)](
+        q, k, v, *(one.flag for one in parts), mask_or_any, out, heads, queries, keys, dims, scale,
+        *q.stride(), *k.stride(), *v.stride(), *where, QUERIES=16, KEYS=32, FLAG_ROWS=FLAG_ROWS, **chosen,
+    )  # fmt: skip
+    return out
+
+
+def attention_applies(q, k, v):
+    """Whether `attention` can compute with these."""
+    return (
+        all(one.is_cuda and one.dtype == torch.float32 and one.dim() == 4 for one in (q, k, v))
+        and q.shape[:2] == k.shape[:2] == v.shape[:2]
+        and k.shape[2] == v.shape[2]
+        and q.shape[3] == k.shape[3] == v.shape[3] <= 256
+        and q.shape[3] % 8 == 0
+        and min(q.numel(), k.numel()) > 0
+        and q.shape[0] * q.shape[1] < 1 << 16
+    )
