@@ -42,7 +42,7 @@ def row_of(task: str, origin: str, outcome: JobOutcome, store: FolderStore) -> d
 
     Args:
         task: its name.
-        origin: ``compiler``, ``human`` or ``batch``.
+        origin: ``compiler``, ``human``, ``library`` or ``batch``.
         outcome: how it ended.
         store: everything it found.
     """

@@ -26,7 +26,7 @@ _LIBRARY.define(
 _LIBRARY.define("max_pool(Tensor x, int[] taps, int[] stride, int[] padding, int[] dilation) -> Tensor")
 _LIBRARY.define("softmax(Tensor x, bool log) -> Tensor")
 _LIBRARY.define(
-    "attention(Tensor q, Tensor k, Tensor v, Tensor? excluded, float scale, bool causal) -> Tensor"
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? excluded, float? scale, bool causal) -> Tensor"
 )
 
 
@@ -68,7 +68,7 @@ def _attention(
     k: torch.Tensor,
     v: torch.Tensor,
     excluded: torch.Tensor | None,
-    scale: float,
+    scale: float | None,
     causal: bool,
 ) -> torch.Tensor:
     return q.new_empty((*q.shape[:3], v.shape[3]))
@@ -135,7 +135,7 @@ def _made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None]
     elif name in ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"):
         transposed = "transpose" in name
         pads = given["padding"]
-        if x.dtype == torch.float32 and 1 <= axes <= 3 and not isinstance(pads, str):
+        if x.dtype == torch.float32 and axes == int(name[-2]) and not isinstance(pads, str):
             spread = {key: _spread(given[key], axes) for key in ("stride", "padding", "dilation")}
             more = _spread(given["output_padding"], axes) if transposed else [0] * axes
             args = [first, given["weight"], *spread.values(), transposed, more, given["groups"]]
@@ -162,15 +162,14 @@ def _made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None]
 def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
     """The arguments of `attention` for a call of torch's, or for softmax(scale * q k^T, masked) v written out."""
     excluded: Any = None
-    causal, scale = False, 1.0
+    causal, scale = False, None  # of torch's call: the head's size to the power of -1/2
     if "is_causal" in given:
         q, k, v = given["query"], given["key"], given["value"]
         if given["attn_mask"] is not None or given["dropout_p"] or given["enable_gqa"]:
             return None
-        causal = given["is_causal"]
-        scale = given["scale"] or _value(q).shape[-1] ** -0.5
+        causal, scale = given["is_causal"], given["scale"]
     else:
-        weights, v = node.args[:2]
+        weights, v, scale = _only(node.args[0]), node.args[1], 1.0
         if _is(weights, "dropout") and weights.args[2] is False:
             weights = _only(weights.args[0])
         if not _is(weights, "softmax") or weights.args[1] not in (-1, 3) or len(weights.args) > 2:
@@ -200,7 +199,7 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
     if _hint(each[0].shape[2]) * _hint(each[1].shape[2]) < LEAST_SCORES:
         return None
     alike = [one.shape[:2] + one.shape[3:] for one in each]
-    return [q, k, v, excluded, float(scale), causal] if alike[0] == alike[1] == alike[2] else None
+    return [q, k, v, excluded, scale, causal] if alike[0] == alike[1] == alike[2] else None
 
 
 def _is(node: Any, name: str) -> bool:

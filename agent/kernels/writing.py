@@ -1,4 +1,4 @@
-"""Puts the library's kernels into generated code: one self-contained text that calls them in place of cuBLAS and cuDNN."""
+"""Puts the library's kernels into generated code: one self-contained text that calls them in place of torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 _FOLDER = Path(__file__).resolve().parent / "gpu"
 _FILES = ("products.py", "convolutions.py", "windows.py", "rows.py", "attention.py", "calls.py")
 _CALL = re.compile(
-    r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)|torch\.ops\.kernelwright\.(\w+)\.default)\("
+    r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)"
+    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention)\.default)\("
 )
 _OURS = {"bias_addmm": "addmm"}
 

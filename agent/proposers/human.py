@@ -1,13 +1,13 @@
 """Candidates from the library of hand-written kernels: origin `human`.
 
 A catalog task with its own library kernel is recognized by its text. Any other module is traced in the sandbox and its
-formula compared with those of the library; a matching kernel is written out with the module's own names. On a GPU, the
-products and convolutions of the compiler's code are replaced by the library's (`agent.kernels`). A module with neither yields
-nothing.
+formula compared with those of the library; a matching kernel is written out with the module's own names. On a GPU, kernels of
+`agent.kernels` take the place of operations in the compiler's code. A module with neither yields nothing.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -54,7 +54,7 @@ class HumanProposer:
             yield from self._in_generated_code(context)
 
     def _in_generated_code(self, context: ProposalContext) -> Iterator[Candidate]:
-        """The compiler's code with the library's products and convolutions."""
+        """The compiler's code with the library's kernels."""
         operations: tuple[str, ...] = ()
 
         def changed(module: str) -> str:
@@ -64,14 +64,21 @@ class HumanProposer:
 
         words = ": the code that torch.compile generates, with kernels of the library."
         try:
-            source = assemble(kept_capture(context), context.task.source, context.task.name, words, changed)
+            capture = kept_capture(context)
+            source = assemble(capture, context.task.source, context.task.name, words, changed)
         except ProposalFailed as error:
-            said = {"origin": self.origin, "label": LIBRARY_IN_CODE, "skipped": str(error)}
-            context.store.event("candidate.proposed", said)
+            self._skipped(context, str(error))
             return
+        fault = str(json.loads(capture).get("library_fault", ""))[:300]
+        if fault:
+            self._skipped(context, f"some operations stay as they are: {fault}")
         if operations:
             note = f"library kernels for {', '.join(operations)} in the code that torch.compile generates"
             yield Candidate(source, self.origin, LIBRARY_IN_CODE, note=note)
+
+    def _skipped(self, context: ProposalContext, reason: str) -> None:
+        said = {"origin": self.origin, "label": LIBRARY_IN_CODE, "skipped": reason}
+        context.store.event("candidate.proposed", said)
 
     def _match(self, context: ProposalContext) -> tuple[list[Candidate], str]:
         kernel = find_task_kernel(context.task.source, context.device)

@@ -4,7 +4,8 @@ It runs as `__main__` in a disposable sandboxed process whose folder holds `refe
 `out/capture.json`. It is sent as text, so it imports nothing else from this project; its output is untrusted text.
 
 One source serves all sizes: the module is constructed and traced with symbolic integers for the task's dimensions, and Inductor
-takes them as arguments. If that fails, it retries with fewer symbols. A second module calls the kernel library where it can. Every tensor is fake, so no large memory is allocated.
+takes them as arguments. If that fails, it retries with fewer symbols. A second module calls the kernel library where it can.
+Every tensor is fake, so no large memory is allocated.
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ def load_reference(path: Path) -> types.ModuleType:
 
 
 def load(path: Path) -> types.ModuleType:
-    """Import a file of the working folder."""
+    """Import a file of the working folder, once."""
+    if path.stem in sys.modules:
+        return sys.modules[path.stem]
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
@@ -155,13 +158,16 @@ def attempt(
     # Inductor's choice of layouts for convolutions is made for TF32; in float32, cuDNN is up to three times slower with it.
     settings = {**SETTINGS, **({"layout_optimization": False} if device.type == "cuda" else {})}
     values = [*tensors.values(), *state.values()]
-    rewriting = Path(
-        "rewriting.py"
-    )  # agent/kernels/rewriting.py, where the library has kernels for the device
-    rewritten = copy.deepcopy(graph) if rewriting.exists() else None
-    module, library = lowered(graph, values, fake_mode, settings), ""
-    if rewritten is not None and load(rewriting).rewrite(rewritten):
-        library = lowered(rewritten, values, fake_mode, settings)
+    # agent/kernels/rewriting.py, where the library has kernels for the device.
+    rewritten = copy.deepcopy(graph) if Path("rewriting.py").exists() else None
+    module, library, fault = lowered(graph, values, fake_mode, settings), "", ""
+    if rewritten is not None:
+        try:
+            if load(Path("rewriting.py")).rewrite(rewritten):
+                library = lowered(rewritten, values, fake_mode, settings)
+        except Exception as error:  # the compiler's own code stands; the fault is told
+            traceback.print_exc()
+            fault = said(error)
     try:
         also_in_training = (
             code == traced(model.train(), given.arguments, tensors, state, fake_mode, device)[0].code
@@ -188,6 +194,7 @@ def attempt(
         "torch": torch.__version__,
         "module": module,
         "library": library,
+        "library_fault": fault,
         "tensors": list(tensors),
         "others": list(others),
         "state": list(state),

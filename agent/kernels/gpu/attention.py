@@ -85,7 +85,9 @@ def _attend_exactly(q_ptr, k_ptr, v_ptr, q_flag_ptr, k_flag_ptr, v_flag_ptr, mas
                     FLAG_ROWS: tl.constexpr):  # fmt: skip
     """Heads with a flag once more, by float32 multiply-adds."""
     head = tl.program_id(1).to(tl.int64)
-    flagged = tl.load(v_flag_ptr + head * tl.cdiv(dims, FLAG_ROWS))
+    flagged = head * 0
+    for group in range(tl.cdiv(dims, FLAG_ROWS)):
+        flagged |= tl.load(v_flag_ptr + head * tl.cdiv(dims, FLAG_ROWS) + group)
     for group in range(tl.cdiv(queries, FLAG_ROWS)):
         flagged |= tl.load(q_flag_ptr + head * tl.cdiv(queries, FLAG_ROWS) + group)
     for group in range(tl.cdiv(keys, FLAG_ROWS)):
@@ -173,7 +175,8 @@ def attention_applies(q, k, v):
         all(one.is_cuda and one.dtype == torch.float32 and one.dim() == 4 for one in (q, k, v))
         and q.shape[:2] == k.shape[:2] == v.shape[:2]
         and k.shape[2] == v.shape[2]
-        and q.shape[3] == k.shape[3] == v.shape[3] <= 256
+        and q.shape[3] == k.shape[3] == v.shape[3]
+        and 8 <= q.shape[3] < 257
         and q.shape[3] % 8 == 0
         and min(q.numel(), k.numel()) > 0
         and q.shape[0] * q.shape[1] < 1 << 16

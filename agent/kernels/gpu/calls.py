@@ -43,12 +43,12 @@ def library_convolution(x, weight, stride, padding, dilation, transposed, output
     tensors = [x, weight, *([] if bias is None else [bias])]
     if x.dim() > 2 and all(one.is_cuda and one.dtype == torch.float32 for one in tensors):
         out_sizes = _convolved(x, weight, stride, padding, dilation, transposed, output_padding)
-        is_depthwise = groups == x.shape[1] and not transposed and bias is None and weight.is_contiguous()
+        is_depthwise = 1 < groups == x.shape[1] and not transposed and bias is None and weight.is_contiguous()
         if is_depthwise and min(out_sizes) > 0 and windows_apply(x, weight.shape[2:]) and _is_large(x):
             out = x.new_empty((x.shape[0], weight.shape[0], *out_sizes))
             return windows(x, out, "convolution", weight.shape[2:], stride, padding, dilation, weight)
         outs = weight.shape[1 if transposed else 0]
-        last = getattr(torch, {4: "channels_last", 5: "channels_last_3d"}.get(x.dim(), "contiguous_format"))
+        last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
         if (
             groups == 1
             and _has_units(x)
@@ -76,7 +76,8 @@ def library_mean_pool(x, taps, stride, padding, inside, divisor):
             x, out, kind, taps, stride, padding, [1] * len(taps), divisor=divisor or math.prod(taps)
         )
     more = {"divisor_override": divisor} if divisor else {}
-    pool = getattr(torch.nn.functional, f"avg_pool{len(taps)}d")
+    pools = torch.nn.functional.avg_pool1d, torch.nn.functional.avg_pool2d, torch.nn.functional.avg_pool3d
+    pool = pools[len(taps) - 1]
     return pool(x, taps, stride, padding, count_include_pad=not inside, **more)
 
 
@@ -84,7 +85,8 @@ def library_max_pool(x, taps, stride, padding, dilation):
     if windows_apply(x, taps) and _is_large(x):
         out = x.new_empty((*x.shape[:2], *_pooled(x, taps, stride, padding, dilation)))
         return windows(x, out, "max", taps, stride, padding, dilation)
-    return getattr(torch.nn.functional, f"max_pool{len(taps)}d")(x, taps, stride, padding, dilation)
+    pools = torch.nn.functional.max_pool1d, torch.nn.functional.max_pool2d, torch.nn.functional.max_pool3d
+    return pools[len(taps) - 1](x, taps, stride, padding, dilation)
 
 
 def library_softmax(x, log):
@@ -94,7 +96,8 @@ def library_softmax(x, log):
 
 
 def library_attention(q, k, v, excluded, scale, causal):
-    """softmax(scale * q k^T) v without the keys that are excluded."""
+    """softmax(scale * q k^T) v without the keys that are excluded; the scale is the head's size to the power of -1/2 if not given."""
+    scale = q.shape[3] ** -0.5 if scale is None else scale
     if attention_applies(q, k, v) and _has_units(q) and not torch.backends.cuda.matmul.allow_tf32:
         scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
         theirs_s = 4 * scores * q.shape[3] / 45e12 + (0 if excluded is None else 20 * scores / 2.4e12)
@@ -138,8 +141,11 @@ def _multiplies(*tensors):
 
 
 def _has_units(x):
-    """Whether the GPU has the copy engine and the tensor cores that products are written for."""
-    return torch.cuda.get_device_capability(x.device)[0] >= 9
+    """Whether the GPU has the copy engine and the tensor cores that products are written for, and run on.
+
+    Not compute capability 10: Triton 3.6 compiles the product to a trap there.
+    """
+    return torch.cuda.get_device_capability(x.device)[0] == 9
 
 
 def _convolution_pays(x, outs, taps, sizes, transposed_stride, parts):

@@ -106,9 +106,8 @@ def _convolve(w_high_tiles, w_low_tiles, w_exponent_ptr, high_ptr, low_ptr, bits
         ) * padded_w
         shift = (shift + (tap % TAPS_W) * dil_w) * CHANNELS + c
         x_at = patch[:, None] + shift[None, :]
-        x_there = (tap * CHANNELS < ks)[
-            None, :
-        ]  # the same for all channels of a tap, so that loads stay wide
+        # The same for all channels of a tap, so that loads stay wide.
+        x_there = (tap * CHANNELS < ks)[None, :]
         w_high = w_high_tiles.load([tl.program_id(1) * BN, first]).T  # zeros beyond the weights
         x_high = tl.load(high_ptr + x_at) if EVEN else tl.load(high_ptr + x_at, mask=x_there, other=0.0)
         if PARTS == 2:
@@ -130,27 +129,34 @@ def _convolve(w_high_tiles, w_low_tiles, w_exponent_ptr, high_ptr, low_ptr, bits
 
 
 @triton.jit
-def _pack_weights(w_ptr, high_ptr, low_ptr, exponent_ptr, bad_ptr, outs, channels, row_size, ks, w_out, w_channel, w_d, w_h, w_w,
-                  from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w,
-                  TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """The two parts of one column of weights, in the order (tap, channel), with zeros up to `row_size`.
+def _weights(w_ptr, column, k, outs, channels, ks, w_out, w_channel, w_d, w_h, w_w,
+             from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w,
+             TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+    """Terms k of one column of weights, in the order (tap, channel).
 
     Tap j of an axis is tap `from - step * j` of the weights, or zero where they have none; a neighbor starts one further.
     """
-    column = tl.program_id(0)
     out, neighbor = (column // WIDE).to(tl.int64), column % WIDE
+    tap, c = k // CHANNELS, k % CHANNELS
+    d = from_d - step_d * (tap // (TAPS_H * TAPS_W))
+    h = from_h - step_h * ((tap // TAPS_W) % TAPS_H)
+    w = from_w + neighbor - step_w * (tap % TAPS_W)
+    there = (out < outs) & (k < ks) & (c < channels) & (d >= 0) & (d < size_d)
+    there = there & (h >= 0) & (h < size_h) & (w >= 0) & (w < size_w)
+    at = out * w_out + c * w_channel + d * w_d + h * w_h + w * w_w
+    return tl.load(w_ptr + at, mask=there, other=0.0)
+
+
+@triton.jit
+def _pack_weights(w_ptr, high_ptr, low_ptr, exponent_ptr, bad_ptr, outs, channels, row_size, ks, w_out, w_channel, w_d, w_h, w_w,
+                  from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w,
+                  TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """The two parts of one column of weights, with zeros up to `row_size`."""
+    column = tl.program_id(0)
     bits = tl.zeros((BLOCK,), dtype=tl.int32)
     for first in range(0, ks, BLOCK):
-        k = first + tl.arange(0, BLOCK)
-        tap, c = k // CHANNELS, k % CHANNELS
-        d = from_d - step_d * (tap // (TAPS_H * TAPS_W))
-        h = from_h - step_h * ((tap // TAPS_W) % TAPS_H)
-        w = from_w + neighbor - step_w * (tap % TAPS_W)
-        there = (out < outs) & (k < ks) & (c < channels) & (d >= 0) & (d < size_d)
-        there = there & (h >= 0) & (h < size_h) & (w >= 0) & (w < size_w)
-        value = tl.load(
-            w_ptr + out * w_out + c * w_channel + d * w_d + h * w_h + w * w_w, mask=there, other=0.0
-        )
+        value = _weights(w_ptr, column, first + tl.arange(0, BLOCK), outs, channels, ks, w_out, w_channel, w_d, w_h, w_w,
+                         from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w, TAPS_H, TAPS_W, CHANNELS, WIDE)  # fmt: skip
         bits = tl.maximum(bits, value.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
     exponent, fits = scale_exponent(tl.max(bits, axis=0))
     tl.store(exponent_ptr + column, exponent)
@@ -158,15 +164,8 @@ def _pack_weights(w_ptr, high_ptr, low_ptr, exponent_ptr, bad_ptr, outs, channel
         tl.store(bad_ptr, 1)
     for first in range(0, row_size, BLOCK):
         k = first + tl.arange(0, BLOCK)
-        tap, c = k // CHANNELS, k % CHANNELS
-        d = from_d - step_d * (tap // (TAPS_H * TAPS_W))
-        h = from_h - step_h * ((tap // TAPS_W) % TAPS_H)
-        w = from_w + neighbor - step_w * (tap % TAPS_W)
-        there = (out < outs) & (k < ks) & (c < channels) & (d >= 0) & (d < size_d)
-        there = there & (h >= 0) & (h < size_h) & (w >= 0) & (w < size_w)
-        value = tl.load(
-            w_ptr + out * w_out + c * w_channel + d * w_d + h * w_h + w * w_w, mask=there, other=0.0
-        )
+        value = _weights(w_ptr, column, k, outs, channels, ks, w_out, w_channel, w_d, w_h, w_w,
+                         from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w, TAPS_H, TAPS_W, CHANNELS, WIDE)  # fmt: skip
         value *= power_of_two(13 - exponent)
         high = value.to(tl.float16)
         to = column.to(tl.int64) * row_size + k

@@ -132,20 +132,17 @@ def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, 
 @triton.jit(do_not_specialize=["m", "n", "ks", "per"])
 def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, flag_ptr, out_ptr, m, n, ks, per, to_part, to_row, to_col,
                   BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr, FLAG_ROWS: tl.constexpr):  # fmt: skip
-    """At most BM rows of x times rows of w, which is read once and split in registers.
-
-    A row's scale comes from its first values here, with room for others 128 times as large; beyond that the sum overflows, and the
-    row is flagged.
-    """
+    """At most BM rows of x times rows of w, which is read once: split in registers, with a scale for each row and step."""
     col, row = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BM)
     total = tl.zeros((BN, BM), dtype=tl.float32)
+    all_fit = tl.full((BN,), 1, dtype=tl.int32)
     first = tl.program_id(1) * per
-    sample = w_tiles.load([tl.program_id(0) * BN, first * STEP])
-    exponent, fits = scale_exponent(tl.max(sample.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
-    up = power_of_two(8 - exponent)
     for step in tl.range(first, tl.minimum(first + per, tl.cdiv(ks, STEP))):
         k = step * STEP
-        w = w_tiles.load([tl.program_id(0) * BN, k]) * up[:, None]
+        w = w_tiles.load([tl.program_id(0) * BN, k])
+        exponent, fits = scale_exponent(tl.max(w.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
+        all_fit = tl.minimum(all_fit, fits.to(tl.int32))
+        w *= power_of_two(13 - exponent)[:, None]
         w_high = w.to(tl.float16)
         w_low = (w - w_high.to(tl.float32)).to(tl.float16)
         xh, xl = x_high.load([0, k]).T, x_low.load([0, k]).T
@@ -153,12 +150,8 @@ def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, flag_ptr, out_ptr, m, n, 
         part = tl.dot(w_high, xl, part)
         part = tl.dot(w_high, xh, part)
         x_scale = tl.load(x_scale_ptr + (k // BLOCK) * m + row, mask=row < m, other=0.0)
-        total += part * x_scale[None, :]
-    total *= power_of_two(exponent - 8)[:, None]
-    infinite = (
-        tl.max(((total.to(tl.int32, bitcast=True) & 0x7FFFFFFF) >= 0x7F800000).to(tl.int32), axis=1) > 0
-    )
-    tl.store(flag_ptr + col // FLAG_ROWS, 1, mask=(col < n) & infinite)
+        total += part * (power_of_two(exponent - 13)[:, None] * x_scale[None, :])
+    tl.store(flag_ptr + col // FLAG_ROWS, 1, mask=(col < n) & (all_fit == 0))
     to = out_ptr + tl.program_id(1).to(tl.int64) * to_part + row.to(tl.int64)[None, :] * to_row
     tl.store(to + col.to(tl.int64)[:, None] * to_col, total, mask=(col < n)[:, None] & (row < m)[None, :])
 
@@ -310,9 +303,11 @@ def processors(device):
 
 
 def product_pays(a, b):
-    """Whether three float16 products of a (batch, m, k) and b (batch, k, n) are faster than cuBLAS in float32, by rates measured on an H100.
+    """Whether three float16 products of a (batch, m, k) and b (batch, k, n) are faster than cuBLAS in float32.
 
-    cuBLAS: 50 TFLOP/s, 35 where few terms are summed, or 2.5 TB/s. Here: with few rows, 2 TB/s; else 12 bytes of traffic per
+    By rates measured on an H100, those of few rows on an H200.
+
+    cuBLAS: 50 TFLOP/s, 35 where few terms are summed, or 2.5 TB/s. Here: with few rows, 1.65 TB/s (1.2 for smaller operands); else 12 bytes of traffic per
     operand element at 2.4 TB/s, whole rounds of tiles at 160 TFLOP/s, and the result at 2.5 TB/s; and four launches.
     """
     batches, m, ks = a.shape
@@ -323,7 +318,7 @@ def product_pays(a, b):
     operands, results = batches * ks * (m + n), batches * m * n
     cublas_s = max(2 * results * ks / (50e12 if ks >= 256 else 35e12), 4 * (operands + results) / 2.5e12)
     if is_few(a, b.transpose(1, 2)) or is_few(b.transpose(1, 2), a):
-        ours_s = 4 * operands / (2.05e12 if max(m, n) > 16384 else 1.5e12)
+        ours_s = 4 * operands / (1.65e12 if max(m, n) > 16384 else 1.2e12)
     elif min(m, n) < 64:
         return False
     else:

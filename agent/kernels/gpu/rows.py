@@ -1,8 +1,8 @@
 """Softmax and log-softmax of long rows: each row is read once and written once.
 
 A row is cut into pieces that programs hold in registers. They exchange the pieces' maxima and sums through memory and wait for one
-another. A program takes its piece by a ticket when it starts, so the pieces of the first unfinished row are running or come next:
-the wait ends wherever as many programs fit on the device at a time as a row has pieces.
+another. A program takes its piece by a ticket when it starts, so the pieces of the first unfinished row are running or come next.
+The wait is bounded all the same, since other kernels may hold the rest of the device: after it, a program reads the whole row.
 """
 
 import torch
@@ -11,11 +11,12 @@ import triton.language as tl
 
 PIECE = 32768  # elements of a row that a program holds
 MOST_PIECES = 32
+MOST_LOOKS = 20_000  # about 20 ms
 
 
 @triton.jit(do_not_specialize=["cols", "pieces"])
 def _softmax(x_ptr, out_ptr, count_ptr, largest_ptr, sum_ptr, cols, pieces, LOG: tl.constexpr, PIECE: tl.constexpr,
-             PIECES: tl.constexpr):  # fmt: skip
+             PIECES: tl.constexpr, MOST_LOOKS: tl.constexpr):  # fmt: skip
     """One piece of one row; count (1 + rows,) int32 is zero, largest and sum are (rows * pieces,) float32."""
     ticket = tl.atomic_add(count_ptr, 1)
     row, piece = (ticket // pieces).to(tl.int64), ticket % pieces
@@ -30,16 +31,33 @@ def _softmax(x_ptr, out_ptr, count_ptr, largest_ptr, sum_ptr, cols, pieces, LOG:
         tl.store(sum_ptr + row * pieces + piece, total)
         tl.debug_barrier()
         arrived = tl.atomic_add(count_ptr + 1 + row, 1, sem="acq_rel") + 1
-        while arrived < pieces:
+        looks = 0
+        while (arrived < pieces) & (looks < MOST_LOOKS):
             arrived = tl.atomic_add(count_ptr + 1 + row, 0, sem="acquire")
+            looks += 1
         tl.debug_barrier()
-        other = tl.arange(0, PIECES)
-        there = other < pieces
-        each = tl.load(largest_ptr + row * pieces + other, mask=there, other=float("-inf"), volatile=True)
-        sums = tl.load(sum_ptr + row * pieces + other, mask=there, other=0.0, volatile=True)
-        largest = tl.max(each, axis=0)
-        base = tl.where(largest == float("-inf"), 0.0, largest)
-        total = tl.sum(tl.where(each == float("-inf"), 0.0, sums * tl.exp(each - base)), axis=0)
+        if arrived >= pieces:
+            other = tl.arange(0, PIECES)
+            there = other < pieces
+            each = tl.load(largest_ptr + row * pieces + other, mask=there, other=float("-inf"), volatile=True)
+            sums = tl.load(sum_ptr + row * pieces + other, mask=there, other=0.0, volatile=True)
+            largest = tl.max(each, axis=0)
+            base = tl.where(largest == float("-inf"), 0.0, largest)
+            total = tl.sum(tl.where(each == float("-inf"), 0.0, sums * tl.exp(each - base)), axis=0)
+        else:
+            step = tl.arange(0, PIECE // 32)
+            for from_col in range(0, cols, PIECE // 32):
+                part = tl.load(
+                    x_ptr + row * cols + from_col + step, mask=from_col + step < cols, other=float("-inf")
+                )
+                largest = tl.maximum(largest, tl.max(part, axis=0))
+            base = tl.where(largest == float("-inf"), 0.0, largest)
+            total = 0.0
+            for from_col in range(0, cols, PIECE // 32):
+                part = tl.load(
+                    x_ptr + row * cols + from_col + step, mask=from_col + step < cols, other=float("-inf")
+                )
+                total += tl.sum(tl.exp(part - base), axis=0)
     if LOG:
         out = x - base - tl.log(total)
     else:
@@ -64,8 +82,9 @@ def softmax(x, out, log):
     pieces = -(-cols // PIECE)
     count = torch.zeros(1 + rows, dtype=torch.int32, device=x.device)
     largest, total = torch.empty((2, rows * pieces), dtype=torch.float32, device=x.device)
+    piece = min(PIECE, triton.next_power_of_2(cols))
     _softmax[(rows * pieces,)](
-        x, out, count, largest, total, cols, pieces, LOG=log, PIECE=min(PIECE, triton.next_power_of_2(cols)),
-        PIECES=triton.next_power_of_2(pieces), num_warps=16 if cols > 4096 else 4,
+        x, out, count, largest, total, cols, pieces, LOG=log, PIECE=piece, PIECES=triton.next_power_of_2(pieces),
+        MOST_LOOKS=MOST_LOOKS, num_warps=max(4, piece // 1024),
     )  # fmt: skip
     return out

@@ -33,7 +33,7 @@ _INSPECTED = 8
 #: Drawn outputs are compared once there are this many of them, or this many bytes (of the host, of a device).
 _PENDING = 16
 _PENDING_BYTES = (32 << 20, 512 << 20)
-#: The first comparison, and then one in this many, sends a random output to the oracle, even if it looks right.
+#: The first comparison, and then one in this many, sends an output to the oracle, even if it looks right.
 _ORACLE_ONE_IN = 4
 
 
@@ -320,8 +320,8 @@ class Checker:
         own_block = reference.call([one.contents for one in pending])
         own_metas = own_block.report.metas
         doubtful = []
-        # The quick comparison misses errors in small rows. What is computed only in a first call, which looks like a check, is
-        # computed there: the first call that is asked for follows another.
+        # The quick comparison misses errors in small rows. A block's first call looks like a check, and a candidate may be honest
+        # there alone: the first output that goes to the oracle is of a later call.
         following = [slot for slot, one in enumerate(pending) if one.follows]
         if following and not self._has_asked:
             drawn = secrets.choice(following)

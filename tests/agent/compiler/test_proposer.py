@@ -63,3 +63,11 @@ def test_on_a_gpu_the_library_s_products_stand_in_the_compiler_s_code(tmp_path: 
 def test_where_nothing_is_multiplied_the_library_has_no_such_candidate(tmp_path: Path) -> None:
     plain = {**CAPTURE, "module": "def call(args):\n    return (args[0],)\n"}
     assert proposed(tmp_path, HumanProposer(), "cuda", {"capture": json.dumps(plain)}) == []
+
+
+def test_a_fault_of_the_rewrite_is_told(tmp_path: Path) -> None:
+    capture = {**CAPTURE, "library_fault": "ValueError: planted"}
+    found = proposed(tmp_path, HumanProposer(), "cuda", {"capture": json.dumps(capture)})
+    assert [candidate.label for candidate in found] == ["library kernels"]
+    told = [event["data"].get("skipped") for event in FolderStore(tmp_path).events()]
+    assert told == ["some operations stay as they are: ValueError: planted"]

@@ -63,13 +63,17 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "softmax": (
         rows._softmax,
-        {"LOG": False, "PIECE": 32768, "PIECES": 16},
+        {"LOG": False, "PIECE": 32768, "PIECES": 16, "MOST_LOOKS": 20_000},
         {},
-        {"num_warps": 16, "num_stages": 3},
+        {"num_warps": 32, "num_stages": 3},
     ),
 }
 INTEGERS = ("bits", "exponent", "bad", "flag", "count")
 HALVES = ("high_ptr", "low_ptr")
+
+
+#: What `calls._has_units` keeps from other GPUs: below 9.0 for want of units, and the product on 10.0, see there.
+ABOVE_8 = ("product", "few rows", "convolution", "transposed convolution", "attention")
 
 
 @pytest.mark.parametrize(
@@ -78,9 +82,9 @@ HALVES = ("high_ptr", "low_ptr")
         (name, arch)
         for name in KERNELS
         for arch in (80, 90, 100)
-        if arch >= 90 or name in ("window", "softmax")
+        if (arch > 80 or name not in ABOVE_8) and (name, arch) != ("product", 100)
     ],
-)  # the others need what sm_90 brought (`calls._has_units`)
+)
 def test_it_compiles_and_does_not_spill(
     name: str, arch: int, tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
@@ -106,15 +110,20 @@ def test_it_compiles_and_does_not_spill(
             signature[argument] = "fp32" if argument in ("alpha", "beta", "divisor", "scale") else "i32"
     source = ASTSource(kernel, signature, constants, attributes)
     made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    assert "trap;" not in made.asm["ptx"], (
+        "what the compiler takes to be impossible is a trap and nothing else"
+    )
+    assert ("wgmma" in made.asm["ptx"] or "tcgen05" in made.asm["ptx"]) == (name in ABOVE_8)
     (tmp_path / "kernel.cubin").write_bytes(made.asm["cubin"])
     command = [TOOLS / "cuobjdump", "--dump-resource-usage", tmp_path / "kernel.cubin"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", said)
-    assert found is not None, said
-    record_property("registers", int(found[1]))
-    record_property("stack_bytes", int(found[2]))
+    found = re.findall(r"REG:(\d+) STACK:(\d+)", said)  # a file may have several functions
+    assert found, said
+    registers, stack_bytes = (max(int(one[place]) for one in found) for place in (0, 1))
+    record_property("registers", registers)
+    record_property("stack_bytes", stack_bytes)
     print(
-        f"{name}, sm_{arch}: {found[1]} registers, {found[2]} bytes of stack, {made.metadata.shared} of shared memory"
+        f"{name}, sm_{arch}: {registers} registers, {stack_bytes} bytes of stack, {made.metadata.shared} of shared memory"
     )
-    assert int(found[2]) <= MOST_STACK_BYTES
+    assert stack_bytes <= MOST_STACK_BYTES
     assert made.metadata.shared <= MOST_SHARED_BYTES

@@ -63,6 +63,14 @@ product("few columns, in two parts", 1, 140, 1100, 20, spread=2.0, bias=True)
 product("few rows, inf and nan", 1, 30, 300, 140, transposed=True, change=special)
 product("few rows of other magnitudes", 1, 9, 128, 140, transposed=True, change=huge)
 product("inf and nan", 1, 130, 300, 7, change=special)
+def zeros_first(a, b):
+    b[0, :64], b[0, 64:] = 0, b[0, 64:] * 1e-6
+
+def large_first(a, b):
+    a[0, :, :64], b[0, 64:] = 0, b[0, 64:] * 1e-6
+
+product("few rows, zeros first", 1, 4, 512, 140, transposed=True, change=zeros_first)
+product("few rows, unused large ones first", 1, 4, 512, 140, transposed=True, change=large_first)
 product("rows of other magnitudes", 1, 9, 64, 20, change=huge)
 print(json.dumps(found))
 """
@@ -133,6 +141,12 @@ for cols in (5, 3000, 9000):
     for log, run in ((False, torch.softmax), (True, torch.log_softmax)):
         one = rows.softmax(z, torch.full_like(z, 7.0), log)
         compare(f"softmax of {cols}", one, run(z.double(), -1), run(z, -1))
+rows.PIECE = 1024  # here programs run one after the other: all but a row's last give up waiting
+rows.MOST_LOOKS = 2
+z = draw(6, 3000) * 20
+z[1], z[2, 1], z[3, 2] = -float("inf"), float("inf"), float("nan")
+for log, run in ((False, torch.softmax), (True, torch.log_softmax)):
+    compare("softmax in pieces", rows.softmax(z, torch.full_like(z, 7.0), log), run(z.double(), -1), run(z, -1))
 print(json.dumps(found))
 """
 
@@ -167,6 +181,7 @@ attend("other keys than queries", 1, 2, 33, 150, 40)
 attend("masked", 1, 3, 40, 40, 16, masked=True)
 attend("masked, inf and nan", 2, 2, 20, 40, 16, masked=True, change=special)
 attend("large heads", 1, 1, 20, 300, 136)
+attend("large heads, an infinite value", 1, 1, 20, 40, 136, change=lambda q, k, v: v[0, 0, 3, 130:131].fill_(torch.inf))
 print(json.dumps(found))
 """
 

@@ -11,8 +11,10 @@ import pytest
 
 from agent.compiler.inductor import assemble
 from agent.kernels.writing import with_library
+from evaluator.integrity.static import analyze
 from tests.agent.compiler.extraction import ROOT, capture_text, run_program
 
+REWRITING = ROOT / "agent" / "kernels" / "rewriting.py"
 REFERENCE = """
 import torch
 import torch.nn.functional as F
@@ -61,8 +63,7 @@ print(json.dumps({"reached": len(reached), "same": same}))
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("rewriting")
-    rewriting = (ROOT / "agent" / "kernels" / "rewriting.py").read_text()
-    data = capture_text(folder / "capture", REFERENCE, {}, files={"rewriting.py": rewriting})
+    data = capture_text(folder / "capture", REFERENCE, {}, files={"rewriting.py": REWRITING.read_text()})
     found: dict[str, Any] = json.loads(data)
     return found
 
@@ -79,6 +80,62 @@ def test_it_stands_alone_beside_names_of_the_reference(captured: dict[str, Any])
     text, operations = with_library(captured["library"])
     assert operations == ("attention", "convolution", "max_pool", "mean_pool", "softmax")
     compile(assemble(json.dumps(captured), REFERENCE, "name", changed=lambda _: text), "candidate", "exec")
+
+
+def test_the_referee_s_analysis_has_nothing_to_warn_of(captured: dict[str, Any]) -> None:
+    source = assemble(json.dumps(captured), REFERENCE, "name", changed=lambda module: with_library(module)[0])
+    assert [one for one in analyze(source).findings if one[1] not in ("info",)] == []
+
+
+SMALL = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, factor=3):
+        super().__init__()
+        self.layer, self.factor = nn.Conv1d(4, 5, 3), factor
+
+    def forward(self, x):
+        return self.layer(x) * self.factor
+
+
+def get_inputs():
+    return [torch.randn(SIZES)]
+
+
+def get_init_inputs(factor=3):
+    return [factor]
+"""
+
+
+def captured_of(folder: Path, sizes: str, dims: dict[str, Any], rewriting: str) -> dict[str, Any]:
+    reference = SMALL.replace("SIZES", sizes)
+    found: dict[str, Any] = json.loads(
+        capture_text(folder, reference, dims, files={"rewriting.py": rewriting})
+    )
+    return found
+
+
+def test_a_second_attempt_with_fewer_symbols_rewrites_too(tmp_path: Path) -> None:
+    """A factor that no tensor tells cannot stay a symbol."""
+    dims = {"factor": {"min": 2, "max": 9, "multiple_of": 1, "default": 3}}
+    found = captured_of(tmp_path / "a", "2, 4, 20", dims, REWRITING.read_text())
+    assert (found["library_fault"], found["library"].count("kernelwright.convolution.default(")) == ("", 1)
+
+
+def test_a_convolution_without_a_batch_stays_with_the_compiler(tmp_path: Path) -> None:
+    found = captured_of(tmp_path / "a", "4, 20", {}, REWRITING.read_text())
+    assert (found["library_fault"], found["library"]) == ("", "")
+    assert found["module"]
+
+
+def test_a_fault_of_the_rewrite_costs_the_compiler_s_code_nothing(tmp_path: Path) -> None:
+    planted = "def rewrite(graph):\n    raise ValueError('planted')\n"
+    found = captured_of(tmp_path / "a", "2, 4, 20", {}, planted)
+    assert (found["library_fault"], found["library"]) == ("ValueError: planted", "")
+    assert found["module"]
 
 
 @pytest.mark.slow
