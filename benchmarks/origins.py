@@ -49,6 +49,7 @@ from benchmarks.own_referee import OwnReferee
 from benchmarks.shared import MEASUREMENTS, ROOT, environment, nth_visible, write_new, write_whole
 from evaluator.client import Referee
 from evaluator.errors import EvaluatorError
+from evaluator.precision import with_precision
 from evaluator.profiling.ceilings import ceilings
 from evaluator.profiling.profile import profile_task
 from evaluator.sources import TaskSource
@@ -74,6 +75,7 @@ class Settings:
         origins: which, of `ORIGINS`.
         counts: shapes per split; 0 for as many as the referee draws.
         candidates: how many a job may judge; None for no limit.
+        precision: tier of the tasks, instead of the one in their files; None for that.
         model, samples: of the batch.
         usd_per_million: prices of the batch's tokens, input and output.
     """
@@ -82,6 +84,7 @@ class Settings:
     origins: tuple[str, ...]
     counts: dict[str, int]
     candidates: int | None = None
+    precision: str | None = None
     model: str = ""
     samples: int = 2
     usd_per_million: tuple[float, float] = (0.0, 0.0)
@@ -145,7 +148,8 @@ class Runs:
         known = {(row["task"], row["origin"]) for row in rows_in([self.work]) if row["state"] in FINAL}
         for origin in (*origins[turn:], *origins[:turn]):
             if (name, origin) not in known:
-                row = self._job(TaskSource(name, self.sources[name]), origin)
+                task = with_precision(TaskSource(name, self.sources[name]), self.settings.precision)
+                row = self._job(task, origin)
                 self.rows.append(row)
                 self.save()
                 told = (row["held_out"] or {}).get("geomean_speedup")
@@ -205,7 +209,11 @@ class Runs:
         if path.exists():
             kept: dict[str, list[dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
             return kept
-        drawn = self.referee.core.session(task).drawn
+        # The file as it is judged, whose sizes may have been found by the referee.
+        described = self.referee.describe(task)
+        if not described.ok:
+            return {}  # the job says why
+        drawn = self.referee.core.session(TaskSource(task.name, described.source)).drawn
         shapes = {
             split: drawn.sample(split)[: count or None] for split, count in self.settings.counts.items()
         }
@@ -330,6 +338,9 @@ def run(
     held_out: Annotated[int, typer.Option(help="Held-out shapes.")] = 5,
     adversarial: Annotated[int, typer.Option(help="Adversarial shapes; nothing is timed there.")] = 0,
     candidates: Annotated[int | None, typer.Option(help="At most so many a job.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="default, strict or tf32, instead of the files'.")
+    ] = None,
     model: Annotated[str, typer.Option(help="Of the batch.")] = "",
     samples: Annotated[int, typer.Option(help="First attempts of the batch's model, a job.")] = 2,
     usd_input: Annotated[float, typer.Option(help="US dollars per million tokens of prompts.")] = 0.0,
@@ -363,7 +374,9 @@ def run(
     work.mkdir(parents=True, exist_ok=True)
     work = work.resolve()  # the referee's processes run elsewhere
     counts = {"visible": visible, "validation": validation, "held_out": held_out, "adversarial": adversarial}
-    settings = Settings(device, chosen, counts, candidates, model, samples, (usd_input, usd_output))
+    settings = Settings(
+        device, chosen, counts, candidates, precision, model, samples, (usd_input, usd_output)
+    )
     if answers is not None:
         hand_out(answers, work, names)
     # A job may be in one evaluation for minutes. Its store keeps what it has, and its referee's processes end with this one.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from evaluator.sources import TaskSource
 
 LABELS = {"cpu": "inductor C++", "cuda": "inductor Triton"}
-NOTE = "the code that torch.compile generates, one source for all sizes"
+NOTE = "the code that torch.compile generates, one source for all sizes of a configuration"
 #: Tracing and code generation take 8 to 20 s on two free cores; no compiler runs.
 _DEADLINE_S = 300.0
 _MEMORY_BYTES = 6 << 30
@@ -48,7 +48,9 @@ def kept_capture(context: ProposalContext) -> str:
     kept = context.store.step(step)
     if not isinstance(kept, dict):
         try:
-            data = captured(context.referee, context.task, context.description.dims, context.device)
+            told = context.description
+            own = max(told.traffic, key=lambda row: float(row["weight"]))["dims"] if told.traffic else {}
+            data = captured(context.referee, context.task, told.dims, context.device, own)
             kept = {"capture": data.decode()}
         except (ProposalFailed, UnicodeDecodeError) as error:
             kept = {"reason": str(error)}
@@ -58,7 +60,13 @@ def kept_capture(context: ProposalContext) -> str:
     return str(kept["capture"])
 
 
-def captured(referee: Referee, task: TaskSource, dims: Mapping[str, Any], device: str) -> bytes:
+def captured(
+    referee: Referee,
+    task: TaskSource,
+    dims: Mapping[str, Any],
+    device: str,
+    own: Mapping[str, Any] | None = None,
+) -> bytes:
     """What the capture program writes about a task in a disposable sandboxed process; untrusted, for `assemble`.
 
     Args:
@@ -66,12 +74,14 @@ def captured(referee: Referee, task: TaskSource, dims: Mapping[str, Any], device
         task: the reference.
         dims: the task's dimensions as `Referee.describe` returns them.
         device: "cpu" or "cuda".
+        own: sizes in place of the dimensions' defaults.
 
     Raises:
         ProposalFailed: the compiler's code is not self-contained, or the process died or wrote invalid output; the message says why.
         RefereeLost: the referee died.
     """
-    files = {"reference.py": task.source, "request.json": json.dumps({"dims": dims, "device": device})}
+    request = {"dims": dims, "device": device, "own": dict(own or {})}
+    files = {"reference.py": task.source, "request.json": json.dumps(request)}
     if is_accelerator(device):
         files["rewriting.py"] = _REWRITING.read_text()
     # A GPU driver reserves far more address space than it uses; a memory limit would make it fail.
@@ -98,6 +108,8 @@ def assemble(
     title: str,
     words: str = ": the code that torch.compile generates.",
     changed: Callable[[str], str] | None = None,
+    *,
+    own: bool = False,
 ) -> str:
     """Build the candidate file from the capture program's output; the same bytes give the same text.
 
@@ -107,6 +119,7 @@ def assemble(
         title: name of the task.
         words: follow it in the file's docstring.
         changed: edits Inductor's module, the one that calls the kernel library if there is one.
+        own: take the capture at the module's own sizes; it must be there.
 
     Raises:
         ProposalFailed: the compiler's code is not self-contained, or the capture has another form.
@@ -115,6 +128,7 @@ def assemble(
         found = json.loads(data)
         if "error" in found:
             raise ProposalFailed(str(found["error"])[:400])
+        found = found["own"] if own else found
         module = str(found["module"])
         if changed is not None:
             module = changed(str(found.get("library") or module))

@@ -226,7 +226,7 @@ def _points(dims: Dims, shapes: Sequence[Dims]) -> list[dict[str, Any]]:
         if others:
             moved[name] = others[-1]
     points.append(moved)
-    points += [dict(shape) for shape in shapes]
+    points += [{**default, **shape} for shape in shapes]
     return list({dims_key(point): point for point in points}.values())
 
 

@@ -8,7 +8,15 @@ from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent / "gpu"
-_FILES = ("products.py", "convolutions.py", "windows.py", "rows.py", "attention.py", "calls.py")
+_FILES = (
+    "launching.py",
+    "products.py",
+    "convolutions.py",
+    "windows.py",
+    "rows.py",
+    "attention.py",
+    "calls.py",
+)
 _CALL = re.compile(
     r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)"
     r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention)\.default)\("

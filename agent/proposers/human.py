@@ -28,7 +28,7 @@ from evaluator.devices import is_accelerator
 
 TRACE_DEADLINE_S = 120.0
 _STEP = "library.match"
-LIBRARY_IN_CODE = "library kernels"
+LIBRARY, LIBRARY_ANY_SIZE = "library kernels", "library kernels, any size"
 
 
 @cache
@@ -54,7 +54,7 @@ class HumanProposer:
             yield from self._in_generated_code(context)
 
     def _in_generated_code(self, context: ProposalContext) -> Iterator[Candidate]:
-        """The compiler's code with the library's kernels."""
+        """The compiler's code with the library's kernels: for the module's own sizes, then for others."""
         operations: tuple[str, ...] = ()
 
         def changed(module: str) -> str:
@@ -65,19 +65,23 @@ class HumanProposer:
         words = ": the code that torch.compile generates, with kernels of the library."
         try:
             capture = kept_capture(context)
-            source = assemble(capture, context.task.source, context.task.name, words, changed)
-        except ProposalFailed as error:
+            told = json.loads(capture)
+            fault = str(told.get("library_fault", ""))[:300]
+            if fault:
+                self._skipped(context, f"some operations stay as they are: {fault}")
+            has_own = "own" in told
+            for own in (True, False) if has_own else (False,):
+                source = assemble(capture, context.task.source, context.task.name, words, changed, own=own)
+                if operations:
+                    sizes = ", for its own sizes" if own else ""
+                    note = f"library kernels for {', '.join(operations)} in the code that torch.compile generates{sizes}"
+                    label = LIBRARY_ANY_SIZE if has_own and not own else LIBRARY
+                    yield Candidate(source, self.origin, label, note=note)
+        except (ProposalFailed, ValueError) as error:
             self._skipped(context, str(error))
-            return
-        fault = str(json.loads(capture).get("library_fault", ""))[:300]
-        if fault:
-            self._skipped(context, f"some operations stay as they are: {fault}")
-        if operations:
-            note = f"library kernels for {', '.join(operations)} in the code that torch.compile generates"
-            yield Candidate(source, self.origin, LIBRARY_IN_CODE, note=note)
 
     def _skipped(self, context: ProposalContext, reason: str) -> None:
-        said = {"origin": self.origin, "label": LIBRARY_IN_CODE, "skipped": reason}
+        said = {"origin": self.origin, "label": LIBRARY, "skipped": reason}
         context.store.event("candidate.proposed", said)
 
     def _match(self, context: ProposalContext) -> tuple[list[Candidate], str]:

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from agent.kernels.gpu.launching import launch
 from agent.kernels.gpu.products import BLOCK_K, FLAG_ROWS, Parts
 
 
@@ -158,13 +159,13 @@ def attention(q, k, v, mask, scale, causal, out):
     places = (0, 0, 0, 0) if mask is None else mask.expand(batch, heads, queries, keys).stride()
     where = (*places, *out.stride()[:3])
     chosen = {"HAS_MASK": mask is not None, "CAUSAL": causal, "DIMS": size}
-    _attend[(-(-queries // tile), batch * heads)](
-        *tiles, *(one.scale for one in parts), mask_or_any, out, heads, queries, keys, dims, scale, *where,
-        QUERIES=tile, KEYS=step, BLOCK=BLOCK_K, num_warps=8, num_stages=2, **chosen,
+    launch(
+        _attend, (-(-queries // tile), batch * heads), (*tiles, *(one.scale for one in parts), mask_or_any, out),
+        (heads, queries, keys, dims, scale, *where), QUERIES=tile, KEYS=step, BLOCK=BLOCK_K, num_warps=8, num_stages=2, **chosen,
     )  # fmt: skip
-    _attend_exactly[(-(-queries // 16), batch * heads)](
-        q, k, v, *(one.flag for one in parts), mask_or_any, out, heads, queries, keys, dims, scale,
-        *q.stride(), *k.stride(), *v.stride(), *where, QUERIES=16, KEYS=32, FLAG_ROWS=FLAG_ROWS, **chosen,
+    launch(
+        _attend_exactly, (-(-queries // 16), batch * heads), (q, k, v, *(one.flag for one in parts), mask_or_any, out),
+        (heads, queries, keys, dims, scale, *q.stride(), *k.stride(), *v.stride(), *where), QUERIES=16, KEYS=32, FLAG_ROWS=FLAG_ROWS, **chosen,
     )  # fmt: skip
     return out
 

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from agent.kernels.gpu.launching import launch
 from agent.kernels.gpu.products import power_of_two, scale_exponent
 
 
@@ -251,12 +252,12 @@ class _Images:
         self.bits = torch.zeros(images + 1, dtype=torch.int32, device=x.device)
         self.parts = torch.empty((2, images * self.image_size), dtype=torch.float16, device=x.device)
         count = x[0].numel()
-        _largest[(-(-count // 4096), images)](x, self.bits, count, x.stride(0), BLOCK=4096)
+        launch(_largest, (-(-count // 4096), images), (x, self.bits), (count, x.stride(0)), BLOCK=4096)
         tile = min(self.channels, 64)
         per = 2048 // tile
-        _pack[(-(-pixels // per), -(-self.channels // tile), images)](
-            x, self.bits, *self.parts, channels, *x.shape[2:], *before, *self.sizes[1:], pixels, *x.stride(),
-            CHANNELS=self.channels, TILE_C=tile, PIXELS=per, LAST=x.stride(1) == 1,
+        launch(
+            _pack, (-(-pixels // per), -(-self.channels // tile), images), (x, self.bits, *self.parts),
+            (channels, *x.shape[2:], *before, *self.sizes[1:], pixels, *x.stride()), CHANNELS=self.channels, TILE_C=tile, PIXELS=per, LAST=x.stride(1) == 1,
         )  # fmt: skip
 
     def convolve(self, weight, bias, taps, stride, dilation, out, wide, parts):
@@ -279,25 +280,28 @@ class _Images:
         exponents = torch.empty(rows, dtype=torch.int32, device=out.device)
         bad = self.bits[images:]
         picked = [*(axis.first for axis in taps), *(axis.step for axis in taps), *weight.shape[2:]]
-        _pack_weights[(rows,)](
-            weight, *w_parts, exponents, bad, outs, weight.shape[1], row_size, ks, *weight.stride(), *picked,
-            TAPS_H=count[1], TAPS_W=count[2], CHANNELS=self.channels, WIDE=wide, BLOCK=1024,
+        launch(
+            _pack_weights, (rows,), (weight, *w_parts, exponents, bad),
+            (outs, weight.shape[1], row_size, ks, *weight.stride(), *picked), TAPS_H=count[1], TAPS_W=count[2], CHANNELS=self.channels, WIDE=wide, BLOCK=1024,
         )  # fmt: skip
         first = [have - axis.pad for have, axis in zip(self.pad, taps, strict=True)]
         skipped = ((first[0] * self.sizes[1] + first[1]) * self.sizes[2] + first[2]) * self.channels
         bias_or_any = out if bias is None else bias
         sizes = *out.shape[2:], columns
         w_tiles = [TensorDescriptor.from_tensor(part, [tile_n, step]) for part in w_parts]
-        _convolve[(-(-images * places // tile_m), rows // tile_n)](
-            *w_tiles, exponents, self.parts[0, skipped:], self.parts[1, skipped:], self.bits, bias_or_any, out, outs, images,
-            *sizes, *self.sizes[1:], self.image_size, ks, *stride, *dilation, *out.stride(),
+        launch(
+            _convolve, (-(-images * places // tile_m), rows // tile_n),
+            (*w_tiles, exponents, self.parts[0, skipped:], self.parts[1, skipped:], self.bits, bias_or_any, out),
+            (outs, images, *sizes, *self.sizes[1:], self.image_size, ks, *stride, *dilation, *out.stride()),
             TAPS_H=count[1], TAPS_W=count[2], HAS_BIAS=bias is not None, PARTS=parts, CHANNELS=self.channels,
             WIDE=wide, BM=tile_m, BN=tile_n, BLOCK=step, EVEN=ks % step == 0, num_warps=4, num_stages=stages,
         )  # fmt: skip
-        _mend_images[(-(-places // 256), images)](
-            self.x, weight, self.bits, bad, bias_or_any, out, outs, weight.shape[1], *sizes, *self.x.shape[2:],
-            *(axis.count for axis in taps), *stride, *dilation, *(axis.pad for axis in taps), *picked,
-            *self.x.stride(), *weight.stride(), *out.stride(), HAS_BIAS=bias is not None, WIDE=wide, PLACES=256,
+        launch(
+            _mend_images, (-(-places // 256), images), (self.x, weight, self.bits, bad, bias_or_any, out),
+            (
+                outs, weight.shape[1], *sizes, *self.x.shape[2:], *(axis.count for axis in taps), *stride, *dilation,
+                *(axis.pad for axis in taps), *picked, *self.x.stride(), *weight.stride(), *out.stride(),
+            ), HAS_BIAS=bias is not None, WIDE=wide, PLACES=256,
         )  # fmt: skip
 
 

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from agent.kernels.gpu.launching import launch
+
 STEP_K = 64  # of the main kernel's loop
 BLOCK_K = 256  # one scale and one float32 addition
 FLAG_ROWS = 128  # rows that are computed again together
@@ -220,9 +222,9 @@ class Parts:
         self.scale = torch.empty((blocks, batches * rows), dtype=torch.float32, device=x.device)
         self.flag = torch.zeros((batches, -(-rows // FLAG_ROWS)), dtype=torch.int32, device=x.device)
         step = 8 if x.stride(2) == 1 else 32
-        _split[(-(-rows // step), batches, blocks)](
-            x, self.high, self.low, self.scale, self.flag, rows, ks, padded, *x.stride(),
-            ROWS=step, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS,
+        launch(
+            _split, (-(-rows // step), batches, blocks), (x, self.high, self.low, self.scale, self.flag),
+            (rows, ks, padded, *x.stride()), ROWS=step, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS,
         )  # fmt: skip
 
     def tiles(self):
@@ -245,9 +247,9 @@ def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
     tiles = batches * -(-m // TILE) * -(-n // TILE)
     where = (*out.stride(), *bias_view.stride())
     programs = (2 if ks <= STEP_K else 1) * processors(a.device)
-    _multiply[(min(tiles, programs),)](
-        *left.tiles(), *right.tiles(), left.scale, right.scale, bias_view, out, batches, m, n, ks, alpha, beta, *where,
-        HAS_BIAS=bias is not None, ONE=ks <= STEP_K, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8,
+    launch(
+        _multiply, (min(tiles, programs),), (*left.tiles(), *right.tiles(), left.scale, right.scale, bias_view, out),
+        (batches, m, n, ks, alpha, beta, *where), HAS_BIAS=bias is not None, ONE=ks <= STEP_K, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8,
         num_stages=1 if ks <= STEP_K else 3, maxnreg=128 if ks <= STEP_K else None,  # two programs on a multiprocessor
     )  # fmt: skip
     mend(a, b, left.flag, right.flag, out, bias, alpha, beta)
@@ -259,9 +261,9 @@ def mend(a, b, a_flag, b_flag, out, bias, alpha, beta):
     batches, m, ks = a.shape
     n = b.shape[2]
     bias_view = out if bias is None else bias.expand(out.shape)
-    _mend[(-(-m // FLAG_ROWS), -(-n // FLAG_ROWS), batches)](
-        a, b, a_flag, b_flag, bias_view, out, m, n, ks, alpha, beta, *a.stride(), *b.stride(), *out.stride(), *bias_view.stride(),
-        HAS_BIAS=bias is not None, TILE=FLAG_ROWS, PART=32,
+    launch(
+        _mend, (-(-m // FLAG_ROWS), -(-n // FLAG_ROWS), batches), (a, b, a_flag, b_flag, bias_view, out),
+        (m, n, ks, alpha, beta, *a.stride(), *b.stride(), *out.stride(), *bias_view.stride()), HAS_BIAS=bias is not None, TILE=FLAG_ROWS, PART=32,
     )  # fmt: skip
 
 
@@ -286,14 +288,15 @@ def few(x, w, out, bias, alpha, beta):
     parts = torch.empty((splits, m, n), dtype=torch.float32, device=x.device)
     flag = torch.zeros((1, -(-n // FLAG_ROWS)), dtype=torch.int32, device=x.device)
     x_tiles = [TensorDescriptor.from_tensor(part, [tile_m, STEP_K]) for part in (left.high, left.low)]
-    _multiply_few[(n_tiles, splits)](
-        *x_tiles, left.scale, TensorDescriptor.from_tensor(w, [tile_n, STEP_K]), flag, parts, m, n, ks, per, *parts.stride(),
+    launch(
+        _multiply_few, (n_tiles, splits),
+        (*x_tiles, left.scale, TensorDescriptor.from_tensor(w, [tile_n, STEP_K]), flag, parts), (m, n, ks, per, *parts.stride()),
         BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS, num_warps=warps, num_stages=3,
     )  # fmt: skip
     bias_view = out if bias is None else bias
-    _add_parts[(-(-m * n // 1024),)](
-        parts, bias_view, out, splits, m, n, alpha, beta, *out.stride(), *bias_view.stride(),
-        HAS_BIAS=bias is not None, BLOCK=1024,
+    launch(
+        _add_parts, (-(-m * n // 1024),), (parts, bias_view, out),
+        (splits, m, n, alpha, beta, *out.stride(), *bias_view.stride()), HAS_BIAS=bias is not None, BLOCK=1024,
     )  # fmt: skip
     mend(x[None], w.t()[None], left.flag, flag, out[None], None if bias is None else bias[None], alpha, beta)
 

@@ -9,6 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
+from agent.kernels.gpu.launching import launch
+
 PIECE = 32768  # elements of a row that a program holds
 MOST_PIECES = 32
 MOST_LOOKS = 20_000  # about 20 ms
@@ -83,8 +85,8 @@ def softmax(x, out, log):
     count = torch.zeros(1 + rows, dtype=torch.int32, device=x.device)
     largest, total = torch.empty((2, rows * pieces), dtype=torch.float32, device=x.device)
     piece = min(PIECE, triton.next_power_of_2(cols))
-    _softmax[(rows * pieces,)](
-        x, out, count, largest, total, cols, pieces, LOG=log, PIECE=piece, PIECES=triton.next_power_of_2(pieces),
+    launch(
+        _softmax, (rows * pieces,), (x, out, count, largest, total), (cols, pieces), LOG=log, PIECE=piece, PIECES=triton.next_power_of_2(pieces),
         MOST_LOOKS=MOST_LOOKS, num_warps=max(4, piece // 1024),
     )  # fmt: skip
     return out

@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from agent.kernels.gpu.launching import launch
+
 MOST_TAPS = 64  # of a window; the loop over them is unrolled
 
 
@@ -96,9 +98,13 @@ def windows(x, out, kind, taps, stride, padding, dilation, weight=None, divisor=
     rows = min(tile // cols, triton.next_power_of_2(out_sizes[1]))
     tiles = out.shape[0] * out.shape[1] * out_sizes[0] * -(-out_sizes[1] // rows) * -(-out_sizes[2] // cols)
     if tiles:
-        _windows[(tiles,)](
-            x, x if weight is None else weight, out, taps[0] * taps[1] * taps[2] if weight is not None else 0, out.shape[1],
-            out.shape[1] // x.shape[1], *sizes, *out_sizes, *one, *stride, *none, *padding, *one, *dilation, float(divisor),
+        per_weight = taps[0] * taps[1] * taps[2] if weight is not None else 0
+        launch(
+            _windows, (tiles,), (x, x if weight is None else weight, out),
+            (
+                per_weight, out.shape[1], out.shape[1] // x.shape[1], *sizes, *out_sizes, *one, *stride, *none, *padding,
+                *one, *dilation, float(divisor),
+            ),
             TAPS_D=taps[0], TAPS_H=taps[1], TAPS_W=taps[2], KIND=kind, ROWS=rows, COLS=cols,
         )  # fmt: skip
     return out

@@ -26,6 +26,7 @@ def capture_text(
     dims: dict[str, Any],
     device: str = "cpu",
     files: dict[str, str] | None = None,
+    own: dict[str, int] | None = None,
 ) -> bytes:
     """What the capture program writes for a reference, beside further files."""
     folder.mkdir(parents=True)
@@ -33,7 +34,7 @@ def capture_text(
         (folder / name).write_text(text)
     shutil.copy(PROGRAM, folder)
     (folder / "reference.py").write_text(reference)
-    (folder / "request.json").write_text(json.dumps({"dims": dims, "device": device}))
+    (folder / "request.json").write_text(json.dumps({"dims": dims, "device": device, "own": own or {}}))
     done = subprocess.run(
         [sys.executable, PROGRAM.name],
         cwd=folder,

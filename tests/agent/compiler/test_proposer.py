@@ -60,6 +60,14 @@ def test_on_a_gpu_the_library_s_products_stand_in_the_compiler_s_code(tmp_path: 
     assert "class ModelNew(Model):" in source
 
 
+def test_code_for_the_module_s_own_sizes_comes_before_code_for_any(tmp_path: Path) -> None:
+    own = {**CAPTURE, "conditions": ["s0 == 4096"]}
+    capture = json.dumps({**CAPTURE, "own": own})
+    found = proposed(tmp_path, HumanProposer(), "cuda", {"capture": capture})
+    assert [candidate.label for candidate in found] == ["library kernels", "library kernels, any size"]
+    assert ["s0 == 4096" in candidate.source for candidate in found] == [True, False]
+
+
 def test_where_nothing_is_multiplied_the_library_has_no_such_candidate(tmp_path: Path) -> None:
     plain = {**CAPTURE, "module": "def call(args):\n    return (args[0],)\n"}
     assert proposed(tmp_path, HumanProposer(), "cuda", {"capture": json.dumps(plain)}) == []

@@ -12,7 +12,8 @@ import pytest
 from agent.compiler.inductor import assemble
 from agent.kernels.writing import with_library
 from evaluator.integrity.static import analyze
-from tests.agent.compiler.extraction import ROOT, capture_text, run_program
+from tests.agent.compiler import extraction
+from tests.agent.compiler.extraction import PROGRAM, ROOT, capture_text, run_program
 
 REWRITING = ROOT / "agent" / "kernels" / "rewriting.py"
 REFERENCE = """
@@ -123,6 +124,35 @@ def test_a_second_attempt_with_fewer_symbols_rewrites_too(tmp_path: Path) -> Non
     dims = {"factor": {"min": 2, "max": 9, "multiple_of": 1, "default": 3}}
     found = captured_of(tmp_path / "a", "2, 4, 20", dims, REWRITING.read_text())
     assert (found["library_fault"], found["library"].count("kernelwright.convolution.default(")) == ("", 1)
+
+
+def test_sizes_that_vary_at_run_time_are_symbols_in_one_capture_and_numbers_in_the_other(
+    tmp_path: Path,
+) -> None:
+    dims = {name: {"min": 1, "max": 99, "multiple_of": 1, "default": 20} for name in ("batch", "factor")}
+    reference = SMALL.replace("get_inputs()", "get_inputs(batch=20)").replace("SIZES", "batch, 4, 20")
+    files = {"rewriting.py": REWRITING.read_text()}
+    found = json.loads(capture_text(tmp_path / "a", reference, dims, files=files, own={"batch": 30}))
+    assert "made_with == {'factor': 20}" in found["conditions"], "the configuration is that of the module"
+    assert [len(one["sizes"]) for one in (found, found["own"])] == [1, 0]
+    assert "(30, 4, 20,)" in found["own"]["expected"][0]
+    assert all("kernelwright.convolution.default(" in one["library"] for one in (found, found["own"]))
+    assert "own" not in json.loads(capture_text(tmp_path / "b", reference, dims)), "no library, no use"
+
+
+def test_a_module_for_which_symbols_take_too_long_is_captured_at_its_own_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = PROGRAM.read_text().replace("SYMBOLS_S = 100", "SYMBOLS_S = 1")
+    slow = slow.replace("    env = ShapeEnv()\n", "    env = ShapeEnv()\n    while symbolic:\n        pass\n")
+    monkeypatch.setattr(extraction, "PROGRAM", tmp_path / PROGRAM.name)
+    extraction.PROGRAM.write_text(slow)
+    dims = {"batch": {"min": 1, "max": 99, "multiple_of": 1, "default": 20}}
+    reference = SMALL.replace("get_inputs()", "get_inputs(batch=20)").replace("SIZES", "batch, 4, 20")
+    for files in ({"rewriting.py": REWRITING.read_text()}, {}):
+        found = json.loads(capture_text(tmp_path / str(len(files)), reference, dims, files=files))
+        assert (found["sizes"], "own" in found) == ([], False)
+        assert "(20, 4, 20,)" in found["expected"][0]
 
 
 def test_a_convolution_without_a_batch_stays_with_the_compiler(tmp_path: Path) -> None:
