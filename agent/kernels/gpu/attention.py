@@ -2,7 +2,8 @@
 
 softmax(scale * q k^T, masked) v for heads of at most 256, without the matrix of scores in memory. Queries and keys are split by rows, values by
 columns (`products.py` says how two float16 parts hold 22 bits); weights of the softmax lie in 0 to 1 and are split in registers.
-Heads with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again in float32.
+Heads with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again in float32, and so are groups of queries with scores
+so large that the tensor core's truncated sums would show in the weights.
 """
 
 import torch
@@ -13,11 +14,15 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from agent.kernels.gpu.launching import launch
 from agent.kernels.gpu.products import BLOCK_K, FLAG_ROWS, Parts
 
+#: A score is off by 3e-7 of itself; at this size, a weight by as much as in float32.
+LARGEST_SCORE = tl.constexpr(128.0)
+
 
 @triton.jit(do_not_specialize=["queries", "keys"])
-def _attend(q_high, q_low, k_high, k_low, v_high, v_low, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr,
+def _attend(q_high, q_low, k_high, k_low, v_high, v_low, q_scale_ptr, k_scale_ptr, v_scale_ptr, q_flag_ptr, mask_ptr, out_ptr,
             heads, queries, keys, dims, scale, mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
-            HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+            HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr,
+            FLAG_ROWS: tl.constexpr):  # fmt: skip
     """A tile of queries of one head; the mask has a byte, not zero for keys that do not count."""
     head = tl.program_id(1)
     from_query = tl.program_id(0) * QUERIES
@@ -67,6 +72,9 @@ def _attend(q_high, q_low, k_high, k_low, v_high, v_low, q_scale_ptr, k_scale_pt
         )
         total = total * faded[:, None] + part * v_scale[None, :]
         largest = now
+    size = tl.where(largest == float("-inf"), 0.0, tl.abs(largest))
+    if tl.max(size, axis=0) > LARGEST_SCORE:
+        tl.store(q_flag_ptr + head * tl.cdiv(queries, FLAG_ROWS) + from_query // FLAG_ROWS, 1)
     total = total / (4096.0 * weight)[:, None]
     to = (
         (head // heads).to(tl.int64) * out_batch
@@ -84,13 +92,12 @@ def _attend_exactly(q_ptr, k_ptr, v_ptr, q_flag_ptr, k_flag_ptr, v_flag_ptr, mas
                     mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
                     HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr,
                     FLAG_ROWS: tl.constexpr):  # fmt: skip
-    """Heads with a flag once more, by float32 multiply-adds."""
+    """Heads with a flag at keys or values, and groups of queries with one, once more by float32 multiply-adds."""
     head = tl.program_id(1).to(tl.int64)
-    flagged = head * 0
+    group = tl.program_id(0) * QUERIES // FLAG_ROWS
+    flagged = tl.load(q_flag_ptr + head * tl.cdiv(queries, FLAG_ROWS) + group)
     for group in range(tl.cdiv(dims, FLAG_ROWS)):
         flagged |= tl.load(v_flag_ptr + head * tl.cdiv(dims, FLAG_ROWS) + group)
-    for group in range(tl.cdiv(queries, FLAG_ROWS)):
-        flagged |= tl.load(q_flag_ptr + head * tl.cdiv(queries, FLAG_ROWS) + group)
     for group in range(tl.cdiv(keys, FLAG_ROWS)):
         flagged |= tl.load(k_flag_ptr + head * tl.cdiv(keys, FLAG_ROWS) + group)
     if flagged != 0:
@@ -160,12 +167,14 @@ def attention(q, k, v, mask, scale, causal, out):
     where = (*places, *out.stride()[:3])
     chosen = {"HAS_MASK": mask is not None, "CAUSAL": causal, "DIMS": size}
     launch(
-        _attend, (-(-queries // tile), batch * heads), (*tiles, *(one.scale for one in parts), mask_or_any, out),
-        (heads, queries, keys, dims, scale, *where), QUERIES=tile, KEYS=step, BLOCK=BLOCK_K, num_warps=8, num_stages=2, **chosen,
+        _attend, (-(-queries // tile), batch * heads),
+        (*tiles, *(one.scale for one in parts), parts[0].flag, mask_or_any, out), (heads, queries, keys, dims, scale, *where),
+        QUERIES=tile, KEYS=step, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS, num_warps=8, num_stages=2, **chosen,
     )  # fmt: skip
     launch(
         _attend_exactly, (-(-queries // 16), batch * heads), (q, k, v, *(one.flag for one in parts), mask_or_any, out),
-        (heads, queries, keys, dims, scale, *q.stride(), *k.stride(), *v.stride(), *where), QUERIES=16, KEYS=32, FLAG_ROWS=FLAG_ROWS, **chosen,
+        (heads, queries, keys, dims, scale, *q.stride(), *k.stride(), *v.stride(), *where),
+        QUERIES=16, KEYS=32, FLAG_ROWS=FLAG_ROWS, **chosen,
     )  # fmt: skip
     return out
 

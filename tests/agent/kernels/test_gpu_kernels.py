@@ -180,6 +180,10 @@ attend("causal", 2, 2, 70, 70, 64, causal=True)
 attend("other keys than queries", 1, 2, 33, 150, 40)
 attend("masked", 1, 3, 40, 40, 16, masked=True)
 attend("masked, inf and nan", 2, 2, 20, 40, 16, masked=True, change=special)
+def shared(q, k, v):
+    k += 1000 * torch.randn(k.shape[-1])
+
+attend("large scores, near one another", 1, 2, 160, 128, 64, change=shared)
 attend("large heads", 1, 1, 20, 300, 136)
 attend("large heads, an infinite value", 1, 1, 20, 40, 136, change=lambda q, k, v: v[0, 0, 3, 130:131].fill_(torch.inf))
 print(json.dumps(found))
