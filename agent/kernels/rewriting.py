@@ -1,6 +1,6 @@
 """Rewrites a captured graph: operations that the library computes become calls of it, which the compiler leaves as they are.
 
-It runs in the sandbox beside the capture program, sent as text, so it imports nothing of this project. The graph comes from
+Before that, a mean over windows of a convolution's output becomes part of the convolution: both are linear. It runs in the sandbox beside the capture program, sent as text, so it imports nothing of this project. The graph comes from
 `make_fx(pre_dispatch=True)`. Products need no rewriting: in the compiler's code they are calls already.
 """
 
@@ -14,12 +14,14 @@ import torch
 aten = torch.ops.aten
 #: The compiler reads shorter rows once, too.
 LONG_ROW = 8192
+#: A mean joins a convolution if that leaves at most this share of the products.
+FEWER = 0.7
 #: Of a head. With fewer, attention is a matter of launches.
 LEAST_SCORES = 1 << 16
 
 _LIBRARY = torch.library.Library("kernelwright", "DEF")
 _CONVOLUTION = "Tensor x, Tensor weight, int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups"
-_LIBRARY.define(f"convolution({_CONVOLUTION}) -> Tensor")
+_LIBRARY.define(f"convolution({_CONVOLUTION}, Tensor? bias) -> Tensor")
 _LIBRARY.define(
     "mean_pool(Tensor x, int[] taps, int[] stride, int[] padding, bool inside, int divisor) -> Tensor"
 )
@@ -40,6 +42,7 @@ def _convolution(
     transposed: bool,
     more: Any,
     groups: int,
+    bias: torch.Tensor | None,
 ) -> torch.Tensor:
     out = aten.convolution(x, weight, None, stride, padding, dilation, transposed, more, groups)
     return x.new_empty(out.shape)
@@ -86,6 +89,12 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
     """Replace the operations in place; returns how many were."""
     changed = 0
     for node in list(graph.graph.nodes):
+        merged = _merged(graph.graph, node) if node.op == "call_function" else None
+        if merged is not None:
+            _replace(graph.graph, node, merged)
+            changed += 1
+    graph.graph.eliminate_dead_code()
+    for node in list(graph.graph.nodes):
         made = _made_of(node) if node.op == "call_function" else None
         if made is None:
             continue
@@ -100,21 +109,173 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
                     aten.add.Tensor, (new, graph.graph.call_function(aten.view.default, (bias, shape)))
                 )
         new.meta["val"] = node.meta["val"]
-        node.replace_all_uses_with(new)
-        graph.graph.erase_node(node)
+        _replace(graph.graph, node, new)
         changed += 1
     graph.recompile()
     return changed
 
 
+def _replace(graph: torch.fx.Graph, node: torch.fx.Node, new: torch.fx.Node) -> None:
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
+
+
+def _merged(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
+    """For a mean over windows of a convolution's output: what gives it with fewer products."""
+    name = _name(node)
+    if name not in ("avg_pool1d", "avg_pool2d", "avg_pool3d"):
+        return None
+    axes = int(name[8])
+    made_by: Any = _only(node.args[0])
+    if _name(made_by) not in (f"conv{axes}d", f"conv_transpose{axes}d"):
+        return None
+    pool, given = _arguments(node), _arguments(made_by)
+    taps = list(_value(given["weight"]).shape[2:])
+    if (
+        pool["ceil_mode"]
+        or pool.get("divisor_override")
+        or any(_spread(pool["padding"], axes))
+        or isinstance(given["padding"], str)
+        or not all(isinstance(tap, int) for tap in taps)
+        or _value(made_by).dim() != axes + 2
+    ):
+        return None
+    window = _spread(pool["kernel_size"], axes)
+    hop = _spread(pool["stride"] or window, axes)
+    step, padding, dilation = (_spread(given[key], axes) for key in ("stride", "padding", "dilation"))
+    with graph.inserting_before(node):
+        if "output_padding" in given:
+            if given["groups"] != 1 or any(gap != 1 for gap in dilation):
+                return None
+            sizes = list(node.meta["val"].shape[2:])
+            return _mean_of_transposed(graph, given, step, padding, window, hop, sizes)
+        if all((tap, one, pad) == (1, 1, 0) for tap, one, pad in zip(taps, step, padding, strict=True)):
+            # Of each pixel alone: the mean comes first.
+            first = _call(graph, node.target, given["input"], *node.args[1:], **node.kwargs)
+            return _call(graph, made_by.target, first, *made_by.args[1:], **made_by.kwargs)
+        wide = math.prod(one * (size - 1) + tap for one, size, tap in zip(step, window, taps, strict=True))
+        if any(gap != 1 for gap in dilation) or wide > FEWER * math.prod(taps) * math.prod(hop):
+            return None
+        weight = given["weight"]
+        for axis, (one, size) in enumerate(zip(step, window, strict=True)):
+            shifts = [(one * at, one * (size - 1 - at)) for at in range(size)]
+            weight = _sum(graph, [_padded(graph, weight, axes - 1 - axis, *shift) for shift in shifts])
+        weight = _call(graph, aten.mul.Tensor, weight, 1.0 / math.prod(window))
+        steps = [one * more for one, more in zip(step, hop, strict=True)]
+        rest = (given["bias"], steps, padding, dilation, given["groups"])
+        return _call(graph, made_by.target, given["input"], weight, *rest)
+
+
+def _mean_of_transposed(
+    graph: torch.fx.Graph,
+    given: dict[str, Any],
+    step: list[int],
+    padding: list[int],
+    window: list[int],
+    hop: list[int],
+    sizes: list[Any],
+) -> torch.fx.Node | None:
+    """The mean over windows of a transposed convolution: where windows move by whole strides, a convolution.
+
+    Output o of an axis is the sum over inputs i of tap o + padding - stride * i. So the mean of outputs hop * y + v for v below
+    the window is the sum over j of input (hop / stride) * y + j times the mean over v of tap v + padding - stride * j.
+    """
+    axes, weight, value = len(step), given["weight"], _value(given["input"])
+    all_taps = _value(weight).shape[2:]
+    strides, pads, cuts = [], [], []
+    fewer = 1.0
+    for axis, (one, pad, size, more, taps) in enumerate(
+        zip(step, padding, window, hop, all_taps, strict=True)
+    ):
+        low, high = -((taps - 1 - pad) // one), (size - 1 + pad) // one
+        stride = more // one
+        after = stride * (sizes[axis] - 1) + high + 1 - value.shape[2 + axis]
+        if more % one or low > 0 or not isinstance(after, int):
+            return None
+        parts = []
+        for j in range(low, high + 1):
+            places = [v + pad - one * j for v in range(size)]
+            each = [
+                _call(graph, aten.slice.Tensor, weight, 2 + axis, at, at + 1)
+                for at in places
+                if 0 <= at < taps
+            ]
+            if not each:
+                return None
+            parts.append(_sum(graph, each))
+        weight = _call(graph, aten.cat.default, parts, 2 + axis)
+        fewer *= len(parts) / (stride * taps)
+        strides.append(stride)
+        pads.append(max(-low, after))
+        if (pads[-1] + low) % stride:
+            return None
+        cuts.append((pads[-1] + low) // stride)
+    if fewer > FEWER:
+        return None
+    weight = _call(graph, aten.mul.Tensor, weight, 1.0 / math.prod(window))
+    weight = _call(graph, aten.transpose.int, weight, 0, 1)
+    convolve = (aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)[axes - 1]
+    out = _call(graph, convolve, given["input"], weight, given["bias"], strides, pads, [1] * axes, 1)
+    for axis, cut in enumerate(cuts):
+        if cut or _value(out).shape[2 + axis] != sizes[axis]:
+            out = _call(graph, aten.slice.Tensor, out, 2 + axis, cut, cut + sizes[axis])
+    return out
+
+
+def _padded(
+    graph: torch.fx.Graph, node: torch.fx.Node, from_last: int, before: int, after: int
+) -> torch.fx.Node:
+    """A tensor with zeros before and after one axis."""
+    return _call(graph, aten.constant_pad_nd.default, node, [0] * (2 * from_last) + [before, after])
+
+
+def _call(graph: torch.fx.Graph, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    """A new node with the value that it has for fake tensors."""
+    node = graph.call_function(target, args, kwargs)
+    values = torch.fx.node.map_arg((args, kwargs), lambda one: one.meta["val"])
+    mode = next(one.meta["val"].fake_mode for one in node.all_input_nodes)
+    with mode:
+        node.meta["val"] = target(*values[0], **values[1])
+    return node
+
+
+def _sum(graph: torch.fx.Graph, nodes: list[torch.fx.Node]) -> torch.fx.Node:
+    total = nodes[0]
+    for one in nodes[1:]:
+        total = _call(graph, aten.add.Tensor, total, one)
+    return total
+
+
+def _joins(node: torch.fx.Node) -> bool:
+    """Whether the compiler adds a bias to what uses this node: not where windows or calls read it, or nothing does."""
+    return not any(
+        user.op == "output" or "pool" in _name(user) or _name(user) in _CALLS for user in node.users
+    )
+
+
+_CALLS = frozenset(
+    f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)
+) | {"linear", "matmul", "bmm", "mm", "addmm", "scaled_dot_product_attention"}  # fmt: skip
+
+
+def _name(node: Any) -> str:
+    """Of an operation of torch's, without its overload; else empty."""
+    schema = getattr(node.target, "_schema", None) if isinstance(node, torch.fx.Node) else None
+    return schema.name.removeprefix("aten::") if schema is not None else ""
+
+
+def _arguments(node: Any) -> dict[str, Any]:
+    """By name, defaults among them."""
+    given: dict[str, Any] = {one.name: one.default_value for one in node.target._schema.arguments}
+    return given | dict(zip(given, node.args, strict=False)) | node.kwargs
+
+
 def _made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None] | None:
     """The library's operation for a node: its name, arguments, and a bias to add."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not isinstance(node.meta.get("val"), torch.Tensor):
+    name = _name(node)
+    if not name or not isinstance(node.meta.get("val"), torch.Tensor):
         return None
-    given: dict[str, Any] = {one.name: one.default_value for one in schema.arguments}
-    given |= dict(zip(given, node.args, strict=False)) | node.kwargs
-    name = schema.name.removeprefix("aten::")
+    given = _arguments(node)
     first = node.args[0] if node.args else None
     if not isinstance(first, torch.fx.Node):
         return None
@@ -138,8 +299,10 @@ def _made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None]
         if x.dtype == torch.float32 and axes == int(name[-2]) and not isinstance(pads, str):
             spread = {key: _spread(given[key], axes) for key in ("stride", "padding", "dilation")}
             more = _spread(given["output_padding"], axes) if transposed else [0] * axes
-            args = [first, given["weight"], *spread.values(), transposed, more, given["groups"]]
-            return "convolution", args, given["bias"]
+            apart = given["bias"] if given["groups"] > 1 or _joins(node) else None
+            within = None if apart is not None else given["bias"]
+            args = [first, given["weight"], *spread.values(), transposed, more, given["groups"], within]
+            return "convolution", args, apart
     elif name in ("avg_pool1d", "avg_pool2d", "avg_pool3d") and axes == int(name[8]):
         taps = _spread(given["kernel_size"], axes)
         stride = _spread(given["stride"] or taps, axes)
@@ -203,7 +366,7 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
 
 
 def _is(node: Any, name: str) -> bool:
-    return isinstance(node, torch.fx.Node) and str(node.target).split(".")[:2] == ["aten", name]
+    return _name(node) == name
 
 
 def _only(node: Any) -> Any:

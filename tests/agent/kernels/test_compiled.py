@@ -49,7 +49,15 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "attention": (
         attention._attend,
-        {"HAS_MASK": True, "CAUSAL": False, "QUERIES": 128, "KEYS": 32, "DIMS": 128, "BLOCK": 256, "FLAG_ROWS": 128},
+        {
+            "HAS_MASK": True,
+            "CAUSAL": False,
+            "QUERIES": 128,
+            "KEYS": 32,
+            "DIMS": 128,
+            "BLOCK": 256,
+            "FLAG_ROWS": 128,
+        },
         dict.fromkeys(("q_high", "q_low"), "tensordesc<fp16[128,128]>")
         | dict.fromkeys(("k_high", "k_low"), "tensordesc<fp16[32,128]>")
         | dict.fromkeys(("v_high", "v_low"), "tensordesc<fp16[128,32]>"),

@@ -88,6 +88,66 @@ def test_the_referee_s_analysis_has_nothing_to_warn_of(captured: dict[str, Any])
     assert [one for one in analyze(source).findings if one[1] not in ("info",)] == []
 
 
+MEANS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.plain = nn.Conv2d(3, 8, 3, padding=1)
+        self.strided = nn.Conv2d(3, 8, (4, 3), stride=(2, 1), padding=(0, 2), groups=1)
+        self.grouped = nn.Conv1d(4, 8, 3, groups=2)
+        self.pixels = nn.Conv2d(3, 5, 1)
+        self.up = nn.ConvTranspose3d(3, 4, 3, stride=2, padding=1, output_padding=1)
+        self.wide = nn.ConvTranspose2d(3, 4, (5, 4), stride=(2, 1), padding=(2, 0), bias=False)
+        self.kept = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x, line, volume):
+        twice = self.kept(x)
+        return (
+            F.avg_pool2d(self.plain(x), 4),
+            F.avg_pool2d(self.strided(x), (2, 3), (2, 2)),
+            F.avg_pool1d(self.grouped(line), 3),
+            F.avg_pool2d(self.pixels(torch.relu(x)), 2),
+            F.avg_pool3d(self.up(volume), 2),
+            F.avg_pool2d(self.wide(x), (4, 3), (4, 2)),
+            F.avg_pool2d(twice, 2) + twice.mean(),
+            F.avg_pool2d(self.kept(x), 3, 1),
+            F.avg_pool2d(self.plain(x), 2, padding=1),
+            F.avg_pool2d(self.plain(x), 5, ceil_mode=True),
+        )
+
+
+def get_inputs():
+    return [torch.randn(2, 3, 22, 23), torch.randn(2, 4, 17), torch.randn(2, 3, 5, 6, 7)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_mean_of_a_convolution_s_output_is_a_convolution(tmp_path: Path) -> None:
+    data = capture_text(tmp_path / "capture", MEANS, {}, files={"rewriting.py": REWRITING.read_text()})
+    found = json.loads(data)
+    assert found["library_fault"] == ""
+    assert found["module"].count("aten.avg_pool") == 0
+    called = found["library"].count("torch.ops.kernelwright.convolution.default(")
+    assert called == 10
+    # Six are merged, of which the one of single pixels still takes means; the others stay as they are.
+    outs = re.findall(r"assert_size_stride\((buf\d+), \((2, \d+, [\d, ]+)\)", found["library"])
+    sizes = {size for _, size in outs}
+    assert {"2, 8, 5, 5", "2, 8, 5, 12", "2, 8, 5", "2, 5, 11, 11", "2, 4, 11, 12"} <= sizes
+    assert {"2, 8, 20, 21", "2, 8, 22, 23"} <= sizes
+    source = assemble(data, MEANS, "means", changed=lambda module: with_library(module)[0])
+    (tmp_path / "reference.py").write_text(MEANS)
+    (tmp_path / "candidate.py").write_text(source)
+    assert run_program(tmp_path, RUN) == {"reached": 1, "same": [True] * 10}
+
+
 SMALL = """
 import torch
 from torch import nn
