@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import DeviceFull
+from evaluator.description import Description
+from evaluator.errors import DeviceFull, RoleFailure
+from evaluator.referee.judging import core as core_module
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.memory.budget import MemoryBudget
 from evaluator.referee.memory.sizes import ShapeNeeds
 from evaluator.referee.session import task_memory
 from evaluator.referee.session.task_memory import MoreMemoryNeeded, TaskMemory
+from evaluator.sources import TaskSource
 from evaluator.timing.memory_parts import PARTS, Held, MemoryParts
 
 GIB = 1 << 30
@@ -193,3 +196,35 @@ def test_waiting_for_memory_while_a_task_is_looked_at_is_no_time_of_its_candidat
     assert waited_s >= 0.15 and core._waited_s == waited_s and memory.parts == core.fleet.budget.parts
     assert core._take_memory(session) < 0.1
     memory.give_back()
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_a_task_that_cannot_be_described_beside_others_is_described_alone(
+    parts: MemoryParts, monkeypatch: pytest.MonkeyPatch, enough: bool
+) -> None:
+    core: Any = object.__new__(RefereeCore)
+    core.fleet = SimpleNamespace(gpu=True, budget=budget(4), memory_parts=parts, keeper=None)
+    core._needs_parts, core._waited_s, core._sessions = {}, 0.0, {}
+    task = TaskSource("t", "")
+    held: list[int] = []
+
+    def opened(*_: object) -> Any:
+        return SimpleNamespace(
+            memory=TaskMemory(core.fleet),
+            shapes={},
+            task=task,
+            process=SimpleNamespace(expires_at=0.0),
+            compile_in_background=lambda shapes: None,
+        )
+
+    def described(session: Any, traffic: None) -> Description:
+        held.append(session.memory.parts)
+        session.memory.give_back()
+        if len(held) == 1 or not enough:
+            raise RoleFailure("out_of_memory", "it asked for more memory than the limit allows")
+        return Description()
+
+    monkeypatch.setattr(core_module, "describe", described)
+    core.session, core._drop = opened, lambda _: None
+    assert core._describe(task, 60.0, None).ok == enough
+    assert held == [core.fleet.budget.parts, PARTS]

@@ -230,12 +230,14 @@ class RefereeCore:
             found = Description(verdict=report.verdict, reason=report.reason, detail=report.detail)
         return replace(found, lint=report, inferred=given.inferred, source=given.task.source)
 
-    def _describe(self, task: TaskSource, deadline_s: float, traffic: list[Any] | None) -> Description:
+    def _describe(
+        self, task: TaskSource, deadline_s: float, traffic: list[Any] | None, *, all_of_it: bool = False
+    ) -> Description:
         expires_at = time.monotonic() + deadline_s
         self._give_way()
         try:
             session = self.session(task, expires_at)
-            session.process.expires_at = expires_at + self._take_memory(session)
+            session.process.expires_at = expires_at + self._take_memory(session, all_of_it=all_of_it)
             with _not_full():
                 description = describe(session, traffic)
             session.process.expires_at = math.inf
@@ -243,6 +245,9 @@ class RefereeCore:
             return description
         except RoleFailure as failure:
             self._drop(task)
+            if failure.word in _MAYBE_MEMORY and self.fleet.gpu and not all_of_it:
+                # As for lint: other processes may have held the memory.
+                return self._describe(task, deadline_s, traffic, all_of_it=True)
             word = failure.word if failure.word in _TASK_WORDS else "task_rejected"
             return Description(verdict=word, reason=failure.sentence, detail=failure.detail)
         except SandboxUnavailable as failure:
