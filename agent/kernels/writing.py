@@ -21,6 +21,7 @@ _CALL = re.compile(
     r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)"
     r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention)\.default)\("
 )
+_TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}
 
 
@@ -40,7 +41,21 @@ def with_library(module: str) -> tuple[str, tuple[str, ...]]:
     text = _CALL.sub(ours, module)
     if not found:
         return module, ()
-    return f"{text.rstrip()}\n\n\n{kernels()}", tuple(sorted(found))
+    functions: dict[str, str] = {}
+
+    def named(match: re.Match[str]) -> str:
+        return functions.setdefault(match[1], f"_after_{len(functions)}") if match[1] else "None"
+
+    lines = text.rstrip().splitlines()
+    text = "\n".join(_TEXT.sub(named, line) if "library_convolution(" in line else line for line in lines)
+    defined = "".join(_function(name, after) for after, name in functions.items())
+    return f"{text}\n\n\n{kernels()}{defined}", tuple(sorted(found))
+
+
+def _function(name: str, after: str) -> str:
+    *statements, result = after.split("; ")
+    lines = [*statements, f"return {result}"]
+    return "\n\n@triton.jit\ndef {}(x, a, b):\n    {}\n".format(name, "\n    ".join(lines))
 
 
 def as_replayed(source: str) -> str:

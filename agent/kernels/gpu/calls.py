@@ -8,7 +8,7 @@ import math
 import torch
 
 from agent.kernels.gpu.attention import attention, attention_applies
-from agent.kernels.gpu.convolutions import convolution, transposed_convolution
+from agent.kernels.gpu.convolutions import After, convolution, transposed_convolution
 from agent.kernels.gpu.products import LAUNCH_S, product, product_pays
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.windows import windows, windows_apply
@@ -38,16 +38,43 @@ def library_baddbmm(bias, a, b, *, alpha=1, beta=1, out):
     return torch.baddbmm(bias, a, b, alpha=alpha, beta=beta, out=out)
 
 
-def library_convolution(x, weight, stride, padding, dilation, transposed, output_padding, groups, bias=None):
-    """The convolution; contiguous where x is, whatever layout cuDNN would choose."""
+def library_convolution(
+    x,
+    weight,
+    stride,
+    padding,
+    dilation,
+    transposed,
+    output_padding,
+    groups,
+    bias=None,
+    after=None,
+    one=None,
+    two=None,
+):
+    """The convolution; contiguous where x is, whatever layout cuDNN would choose.
+
+    Args:
+        after, one, two: pointwise operations that follow, see `After`; with them x is contiguous.
+    """
+    outs = weight.shape[1] * groups if transposed else weight.shape[0]
+    operands = [None if each is None else each.contiguous() for each in (one, two)]
+    after = After(
+        after, *(each.view(-1) if each is not None and each.numel() == outs else each for each in operands)
+    )
     tensors = [x, weight, *([] if bias is None else [bias])]
     if x.dim() > 2 and all(one.is_cuda and one.dtype == torch.float32 for one in tensors):
         out_sizes = _convolved(x, weight, stride, padding, dilation, transposed, output_padding)
-        is_depthwise = 1 < groups == x.shape[1] and not transposed and bias is None and weight.is_contiguous()
+        is_depthwise = (
+            1 < groups == x.shape[1]
+            and not transposed
+            and bias is None
+            and after.function is None
+            and weight.is_contiguous()
+        )
         if is_depthwise and min(out_sizes) > 0 and windows_apply(x, weight.shape[2:]) and _is_large(x):
             out = x.new_empty((x.shape[0], weight.shape[0], *out_sizes))
             return windows(x, out, "convolution", weight.shape[2:], stride, padding, dilation, weight)
-        outs = weight.shape[1 if transposed else 0]
         last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
         if (
             groups == 1
@@ -62,10 +89,10 @@ def library_convolution(x, weight, stride, padding, dilation, transposed, output
                     (x.shape[0], outs, *out_sizes), dtype=x.dtype, device=x.device, memory_format=order
                 )
                 if transposed:
-                    return transposed_convolution(x, weight, bias, stride, padding, out, parts)
-                return convolution(x, weight, bias, stride, padding, dilation, out, parts)
+                    return transposed_convolution(x, weight, bias, stride, padding, out, parts, after)
+                return convolution(x, weight, bias, stride, padding, dilation, out, parts, after)
     out = torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-    return out.contiguous() if x.is_contiguous() else out
+    return after.apply(out.contiguous()) if x.is_contiguous() else out
 
 
 def library_mean_pool(x, taps, stride, padding, inside, divisor):

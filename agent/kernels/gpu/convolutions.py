@@ -4,7 +4,7 @@ One to three dimensions with stride, padding and dilation, as an implicit produc
 channels) times patches of the input (taps * channels, pixels). A transposed convolution is one such convolution for each residue of
 the output's position by the stride. The input is copied once into channels-last float16 parts with its
 padding written out, scaled by a power of two per image; weights are scaled per output channel (`products.py` says how
-a high and a low part hold 22 bits). Where TF32 is allowed, the product of the high parts alone has its accuracy. Images with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again in float32.
+a high and a low part hold 22 bits). Pointwise operations that follow are computed before the output is written. Where TF32 is allowed, the product of the high parts alone has its accuracy. Images with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again in float32.
 """
 
 import torch
@@ -58,8 +58,31 @@ def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pa
 
 
 @triton.jit
-def _store(out_ptr, total, from_place, from_channel, outs, images, out_d, out_h, out_w, columns, per_image,
-           to_image, to_channel, to_d, to_h, to_w, WIDE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):  # fmt: skip
+def _operand(ptr, channel, to, mask, DIMS: tl.constexpr):
+    """An operand of what follows: none, one value a channel, or one an element, at the output's places."""
+    value = 0.0
+    if DIMS == 1:
+        value = tl.load(ptr + channel)
+    elif DIMS > 1:
+        value = tl.load(ptr + to, mask=mask, other=0.0)
+    return value
+
+
+@triton.jit
+def _apply(out_ptr, one_ptr, two_ptr, count, outs, per_channel, AFTER: tl.constexpr, ONE: tl.constexpr, TWO: tl.constexpr,
+           BLOCK: tl.constexpr):  # fmt: skip
+    """Pointwise operations on an output (images, channels, places), in place."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    there, channel = at < count, (at // per_channel) % outs
+    x = tl.load(out_ptr + at, mask=there, other=0.0)
+    one, two = _operand(one_ptr, channel, at, there, ONE), _operand(two_ptr, channel, at, there, TWO)
+    tl.store(out_ptr + at, AFTER(x, one, two), mask=there)
+
+
+@triton.jit
+def _store(out_ptr, one_ptr, two_ptr, total, from_place, from_channel, outs, images, out_d, out_h, out_w, columns, per_image,
+           to_image, to_channel, to_d, to_h, to_w, AFTER: tl.constexpr, ONE: tl.constexpr, TWO: tl.constexpr,
+           WIDE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):  # fmt: skip
     """Write a tile (places, columns of the weights) to the output, whose neighbors in memory are places and their neighbors."""
     total = total.reshape(BM, BN // WIDE, WIDE).permute(1, 0, 2).reshape(BN // WIDE, BM * WIDE)
     channel = from_channel + tl.arange(0, BN // WIDE)
@@ -71,18 +94,21 @@ def _store(out_ptr, total, from_place, from_channel, outs, images, out_d, out_h,
     to = tl.max_contiguous(
         to, 4
     )  # mostly; it makes neighboring threads store neighbors, and the mask is for single elements
-    tl.store(
-        out_ptr + channel.to(tl.int64)[:, None] * to_channel + to[None, :],
-        total,
-        mask=(channel < outs)[:, None] & ((image < images) & (x < out_w))[None, :],
-    )
+    to = channel.to(tl.int64)[:, None] * to_channel + to[None, :]
+    mask = (channel < outs)[:, None] & ((image < images) & (x < out_w))[None, :]
+    if AFTER is not None:
+        channel = tl.minimum(channel, outs - 1)[:, None]
+        one, two = _operand(one_ptr, channel, to, mask, ONE), _operand(two_ptr, channel, to, mask, TWO)
+        total = AFTER(total, one, two)
+    tl.store(out_ptr + to, total, mask=mask)
 
 
 @triton.jit
-def _convolve(w_high_tiles, w_low_tiles, w_exponent_ptr, high_ptr, low_ptr, bits_ptr, bias_ptr, out_ptr,
+def _convolve(w_high_tiles, w_low_tiles, w_exponent_ptr, high_ptr, low_ptr, bits_ptr, bias_ptr, one_ptr, two_ptr, out_ptr,
               outs, images, out_d, out_h, out_w, columns, padded_h, padded_w, image_size, ks,
               stride_d, stride_h, stride_w, dil_d, dil_h, dil_w, to_image, to_channel, to_d, to_h, to_w,
-              TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, HAS_BIAS: tl.constexpr, PARTS: tl.constexpr, CHANNELS: tl.constexpr,
+              TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, HAS_BIAS: tl.constexpr, AFTER: tl.constexpr, ONE: tl.constexpr,
+              TWO: tl.constexpr, PARTS: tl.constexpr, CHANNELS: tl.constexpr,
               WIDE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr):  # fmt: skip
     """A tile of BM places of all images by BN columns of the weights; a place has WIDE neighboring outputs of a row.
 
@@ -125,8 +151,8 @@ def _convolve(w_high_tiles, w_low_tiles, w_exponent_ptr, high_ptr, low_ptr, bits
     total = total * power_of_two(w_exponent - 13)[None, :] * power_of_two(exponent - 13)[:, None]
     if HAS_BIAS:
         total += tl.load(bias_ptr + column // WIDE, mask=column < outs * WIDE, other=0.0)[None, :]
-    _store(out_ptr, total, from_place, tl.program_id(1) * (BN // WIDE), outs, images, out_d, out_h, out_w, columns, per_image,
-           to_image, to_channel, to_d, to_h, to_w, WIDE, BM, BN)  # fmt: skip
+    _store(out_ptr, one_ptr, two_ptr, total, from_place, tl.program_id(1) * (BN // WIDE), outs, images, out_d, out_h, out_w,
+           columns, per_image, to_image, to_channel, to_d, to_h, to_w, AFTER, ONE, TWO, WIDE, BM, BN)  # fmt: skip
 
 
 @triton.jit
@@ -175,11 +201,12 @@ def _pack_weights(w_ptr, high_ptr, low_ptr, exponent_ptr, bad_ptr, outs, channel
 
 
 @triton.jit
-def _mend_images(x_ptr, w_ptr, bits_ptr, bad_ptr, bias_ptr, out_ptr, outs, channels, out_d, out_h, out_w, columns, depth, height, width,
+def _mend_images(x_ptr, w_ptr, bits_ptr, bad_ptr, bias_ptr, one_ptr, two_ptr, out_ptr, outs, channels, out_d, out_h, out_w, columns, depth, height, width,
                  taps_d, taps_h, taps_w, stride_d, stride_h, stride_w, dil_d, dil_h, dil_w, pad_d, pad_h, pad_w,
                  from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w,
                  image_stride, channel_stride, d_stride, h_stride, w_stride, w_out, w_channel, w_d, w_h, w_w,
-                 to_image, to_channel, to_d, to_h, to_w, HAS_BIAS: tl.constexpr, WIDE: tl.constexpr, PLACES: tl.constexpr):  # fmt: skip
+                 to_image, to_channel, to_d, to_h, to_w, HAS_BIAS: tl.constexpr, AFTER: tl.constexpr, ONE: tl.constexpr,
+                 TWO: tl.constexpr, WIDE: tl.constexpr, PLACES: tl.constexpr):  # fmt: skip
     """Images or weights with values beyond the scales: each output once more, by float32 multiply-adds."""
     image = tl.program_id(1).to(tl.int64)
     exponent, fits = scale_exponent(tl.load(bits_ptr + image))
@@ -228,9 +255,56 @@ def _mend_images(x_ptr, w_ptr, bits_ptr, bad_ptr, bias_ptr, out_ptr, outs, chann
                 total += tl.load(bias_ptr + out)
             along = x * WIDE + neighbor
             to = z.to(tl.int64) * to_d + y.to(tl.int64) * to_h + along.to(tl.int64) * to_w
-            tl.store(
-                out_ptr + image * to_image + out * to_channel + to, total, mask=(z < out_d) & (along < out_w)
-            )
+            to += image * to_image + out * to_channel
+            mask = (z < out_d) & (along < out_w)
+            if AFTER is not None:
+                one, two = _operand(one_ptr, out, to, mask, ONE), _operand(two_ptr, out, to, mask, TWO)
+                total = AFTER(total, one, two)
+            tl.store(out_ptr + to, total, mask=mask)
+
+
+class After:
+    """Pointwise operations on a convolution's output.
+
+    Attributes:
+        function: a kernel's function of an element and two operands; or None.
+        operands: two; each None, one value a channel (channels,), or one an element, strided as the output is.
+    """
+
+    def __init__(self, function=None, one=None, two=None):
+        self.function, self.operands = function, (one, two)
+
+    def three_axes(self):
+        return After(
+            self.function,
+            *(_three_axes(one) if one is not None and one.dim() > 1 else one for one in self.operands),
+        )
+
+    def at(self, places):
+        """For some places of an output with three axes."""
+        return After(
+            self.function,
+            *(one[places] if one is not None and one.dim() > 1 else one for one in self.operands),
+        )
+
+    def tensors(self, out):
+        return [out if one is None else one for one in self.operands]
+
+    def constants(self):
+        dims = [0 if one is None else one.dim() for one in self.operands]
+        return {"AFTER": self.function, "ONE": dims[0], "TWO": dims[1]}
+
+    def apply(self, out):
+        """To a contiguous output that something else computed."""
+        if self.function is not None and out.numel():
+            launch(
+                _apply, (-(-out.numel() // 1024),), (out, *self.tensors(out)),
+                (out.numel(), out.shape[1], out[0, 0].numel()), **self.constants(), BLOCK=1024,
+            )  # fmt: skip
+        return out
+
+
+NOTHING = After()
 
 
 class _Images:
@@ -260,12 +334,13 @@ class _Images:
             (channels, *x.shape[2:], *before, *self.sizes[1:], pixels, *x.stride()), CHANNELS=self.channels, TILE_C=tile, PIXELS=per, LAST=x.stride(1) == 1,
         )  # fmt: skip
 
-    def convolve(self, weight, bias, taps, stride, dilation, out, wide, parts):
+    def convolve(self, weight, bias, taps, stride, dilation, out, wide, parts, after):
         """Write to out (a view) the convolution with weight (outs, channels, three axes of taps).
 
         Args:
             taps: of each axis, see `_Taps`.
             wide: neighbors of a row of the output that are computed together.
+            after: `After`, of the same view.
         """
         images, outs = out.shape[:2]
         columns = -(-out.shape[4] // wide)
@@ -291,17 +366,18 @@ class _Images:
         w_tiles = [TensorDescriptor.from_tensor(part, [tile_n, step]) for part in w_parts]
         launch(
             _convolve, (-(-images * places // tile_m), rows // tile_n),
-            (*w_tiles, exponents, self.parts[0, skipped:], self.parts[1, skipped:], self.bits, bias_or_any, out),
+            (*w_tiles, exponents, self.parts[0, skipped:], self.parts[1, skipped:], self.bits, bias_or_any,
+             *after.tensors(out), out),
             (outs, images, *sizes, *self.sizes[1:], self.image_size, ks, *stride, *dilation, *out.stride()),
-            TAPS_H=count[1], TAPS_W=count[2], HAS_BIAS=bias is not None, PARTS=parts, CHANNELS=self.channels,
+            TAPS_H=count[1], TAPS_W=count[2], HAS_BIAS=bias is not None, **after.constants(), PARTS=parts, CHANNELS=self.channels,
             WIDE=wide, BM=tile_m, BN=tile_n, BLOCK=step, EVEN=ks % step == 0, num_warps=4, num_stages=stages,
         )  # fmt: skip
         launch(
-            _mend_images, (-(-places // 256), images), (self.x, weight, self.bits, bad, bias_or_any, out),
+            _mend_images, (-(-places // 256), images), (self.x, weight, self.bits, bad, bias_or_any, *after.tensors(out), out),
             (
                 outs, weight.shape[1], *sizes, *self.x.shape[2:], *(axis.count for axis in taps), *stride, *dilation,
                 *(axis.pad for axis in taps), *picked, *self.x.stride(), *weight.stride(), *out.stride(),
-            ), HAS_BIAS=bias is not None, WIDE=wide, PLACES=256,
+            ), HAS_BIAS=bias is not None, **after.constants(), WIDE=wide, PLACES=256,
         )  # fmt: skip
 
 
@@ -348,7 +424,7 @@ def _three(values, fill):
     return [fill] * (3 - len(values)) + [int(value) for value in values]
 
 
-def convolution(x, weight, bias, stride, padding, dilation, out, parts=2):
+def convolution(x, weight, bias, stride, padding, dilation, out, parts=2, after=NOTHING):
     """Write the convolution of x (images, channels, spatial...) with weight (outs, channels, taps...) to out; all float32.
 
     Args:
@@ -358,11 +434,12 @@ def convolution(x, weight, bias, stride, padding, dilation, out, parts=2):
     weight, pad = _three_axes(weight), _three(padding, 0)
     images = _Images(_three_axes(x), pad, pad)
     taps = [_Taps.plain(size, padding) for size, padding in zip(weight.shape[2:], pad, strict=True)]
-    images.convolve(weight, bias, taps, _three(stride, 1), _three(dilation, 1), _three_axes(out), 1, parts)
+    images.convolve(weight, bias, taps, _three(stride, 1), _three(dilation, 1), _three_axes(out), 1, parts,
+                    after.three_axes())  # fmt: skip
     return out
 
 
-def transposed_convolution(x, weight, bias, stride, padding, out, parts=2):
+def transposed_convolution(x, weight, bias, stride, padding, out, parts=2, after=NOTHING):
     """Write the transposed convolution of x with weight (channels, outs, taps...) to out; dilation 1.
 
     One convolution for each residue of the output's position by the stride; residues along a row, whose outputs are neighbors in
@@ -370,6 +447,7 @@ def transposed_convolution(x, weight, bias, stride, padding, out, parts=2):
     """
     stride, padding = _three(stride, 1), _three(padding, 0)
     x, weight, whole, out = _three_axes(x), _three_axes(weight).transpose(0, 1), out, _three_axes(out)
+    after = after.three_axes()
     wide = stride[2] if stride[2] in (2, 4) else 1
     together = [1, 1, wide]
     phases = [
@@ -385,15 +463,16 @@ def transposed_convolution(x, weight, bias, stride, padding, out, parts=2):
         for axis in range(3)
     ]
     before = [max(0, *(taps.pad for _, taps in axis)) for axis in phases]
-    after = []
+    behind = []
     for axis, size in enumerate(x.shape[2:]):
         places = -(-out.shape[2 + axis] // stride[axis])
-        after.append(max(0, *(places + taps.count - taps.pad - 1 - size for _, taps in phases[axis])))
-    images = _Images(x, before, after)
+        behind.append(max(0, *(places + taps.count - taps.pad - 1 - size for _, taps in phases[axis])))
+    images = _Images(x, before, behind)
     for d, taps_d in phases[0]:
         for h, taps_h in phases[1]:
             for w, taps_w in phases[2]:
                 along = slice(w, None, 1 if wide > 1 else stride[2])
-                images.convolve(weight, bias, [taps_d, taps_h, taps_w], [1, 1, 1], [1, 1, 1],
-                                out[:, :, d :: stride[0], h :: stride[1], along], wide, parts)  # fmt: skip
+                view = slice(None), slice(None), slice(d, None, stride[0]), slice(h, None, stride[1]), along
+                images.convolve(weight, bias, [taps_d, taps_h, taps_w], [1, 1, 1], [1, 1, 1], out[view], wide, parts,
+                                after.at(view))  # fmt: skip
     return whole

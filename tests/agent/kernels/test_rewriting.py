@@ -148,6 +148,111 @@ def test_a_mean_of_a_convolution_s_output_is_a_convolution(tmp_path: Path) -> No
     assert run_program(tmp_path, RUN) == {"reached": 1, "same": [True] * 10}
 
 
+AFTER = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 20, 3, padding=1)
+        self.shift = nn.Parameter(torch.randn(20, 1, 1))
+        self.up = nn.ConvTranspose3d(3, 4, 3, stride=2, padding=1, output_padding=1)
+        self.twice = nn.Conv1d(4, 6, 3, bias=False)
+        self.joined = nn.Conv1d(4, 6, 3)
+
+    def forward(self, x, line, volume, added):
+        twice = torch.relu(self.twice(line))
+        up = self.up(volume) + added
+        return (
+            F.gelu(F.leaky_relu(self.first(x), 0.1) * self.shift + self.shift),
+            up * F.hardswish(up),
+            twice,
+            twice * 2 + twice.mean(),
+            F.max_pool2d(F.mish(torch.clamp(self.first(x), -0.5)), 2),
+            F.silu(self.joined(line)).sum(-1),
+        )
+
+
+def get_inputs():
+    return [torch.randn(2, 3, 12, 13), torch.randn(2, 4, 17), torch.randn(2, 3, 5, 6, 7), torch.randn(2, 4, 10, 12, 14)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+INTERPRETED = """
+import os
+os.environ["TRITON_INTERPRET"] = "1"
+from evaluator.roles import interpreted
+interpreted.prepare()
+"""
+
+# The kernels themselves, with an image whose values no scale can hold.
+KERNELS = """
+import copy, json, torch, candidate, reference
+torch.manual_seed(0)
+model = reference.Model().eval()
+exact = copy.deepcopy(model).double()
+x, line, volume, added = reference.get_inputs()
+x[1, 0, 3, 4], volume[1, 2, 3, 3, 3] = float("inf"), float("nan")
+shift = model.shift.detach().view(-1)
+errors = []
+with torch.no_grad():
+    wanted = exact(*(one.double() for one in (x, line, volume, added)))
+    for name, change, used, operands in (
+        ("first", candidate.convolution, model.first, [shift, None]),
+        ("up", candidate.transposed_convolution, model.up, [added, None]),
+    ):
+        want = wanted[0 if name == "first" else 1]
+        after = candidate.After(getattr(candidate, FUNCTIONS[name]), *operands)
+        out = torch.empty_like(want, dtype=torch.float32)
+        axes = want.dim() - 2
+        more = [[1] * axes] if name == "first" else []
+        change(x if name == "first" else volume, used.weight, used.bias, [used.stride[0]] * axes, [1] * axes, *more, out, 2, after)
+        same = torch.equal(out.isnan(), want.isnan()) and torch.equal(out.isinf(), want.isinf())
+        errors.append((out - want)[want.isfinite()].abs().max().item() if same else 1.0)
+print(json.dumps({"errors": errors}))
+"""
+
+
+def test_pointwise_operations_join_a_convolution_where_the_compiler_would_read_it_again(
+    tmp_path: Path,
+) -> None:
+    data = capture_text(tmp_path / "capture", AFTER, {}, files={"rewriting.py": REWRITING.read_text()})
+    found = json.loads(data)
+    assert found["library_fault"] == ""
+    text, _ = with_library(found["library"])
+    calls = re.findall(r"= library_convolution\((.*)\)", text)
+    ends = [call.split(", ")[-4:] for call in calls]
+    functions = {
+        name: body.split("\n\n")[0]
+        for name, body in (
+            one.split("(x, a, b):", 1) for one in text.split("def ") if one.startswith("_after")
+        )
+    }
+    joined = {name: [end[1] for end in ends if end[1] == name] for name in functions}
+    assert sorted(map(len, joined.values())) == [1, 1, 1, 1], (
+        "two that share nothing, relu, and one before a pool"
+    )
+    assert sum(end[1] == "None" and end[0] == "None" for end in ends) == 1, (
+        "a sum's bias and silu join the sum"
+    )
+    first = next(name for name, body in functions.items() if "tl.erf" in body)
+    up = next(name for name, body in functions.items() if "+ 3.0" in body)
+    assert analyze(text).findings == analyze(text.replace("_after_", "_then_")).findings
+    source = assemble(data, AFTER, "after", changed=lambda module: with_library(module)[0])
+    (tmp_path / "reference.py").write_text(AFTER)
+    (tmp_path / "candidate.py").write_text(source)
+    assert run_program(tmp_path, INTERPRETED + RUN) == {"reached": 1, "same": [True] * 6}
+    named = f"FUNCTIONS = {{'first': {first!r}, 'up': {up!r}}}\n"
+    errors = run_program(tmp_path, INTERPRETED + named + KERNELS)["errors"]
+    assert max(errors) < 5e-6, errors
+
+
 SMALL = """
 import torch
 from torch import nn
@@ -233,4 +338,4 @@ def test_it_computes_what_the_reference_does(captured: dict[str, Any], tmp_path:
     source = assemble(json.dumps(captured), REFERENCE, "name", changed=lambda module: with_library(module)[0])
     (tmp_path / "reference.py").write_text(REFERENCE)
     (tmp_path / "candidate.py").write_text(source)
-    assert run_program(tmp_path, RUN) == {"reached": 1, "same": [True] * 4}
+    assert run_program(tmp_path, INTERPRETED + RUN) == {"reached": 1, "same": [True] * 4}
