@@ -4,7 +4,7 @@
     python -m benchmarks.origins --device cuda --index 0 --work out/origins --seconds-total 530
     python -m benchmarks.origins merge out/origins --write
     python -m benchmarks.origins --origins batch --model NAME --answers answers.jsonl --work out/origins
-    python -m benchmarks.origins --device cuda --kernelbench PATH --origins library --work out/kernelbench
+    python -m benchmarks.origins --device cuda --kernelbench PATH --precision strict --origins library --work out/kernelbench
 
 Tasks are those of the catalogue, or with `--kernelbench` modules drawn from a copy of it, at the sizes in their files. Each job is
 the agent's own (`agent.job.run_job`) with one origin, or with `library` what needs no model, together: it proposes, screens, validates, delivers one file and judges

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+import triton
+import triton.language as tl
 
 pytestmark = pytest.mark.gpu
 
@@ -50,6 +52,38 @@ def test_a_convolution_is_as_accurate_as_cudnn(transposed: bool, monkeypatch: py
     exact = run(x[:4].double(), w.double(), None, stride, 1)
     assert out[:4].shape == exact.shape
     assert error(out[:4], exact) <= 2 * error(run(x, w, None, stride, 1)[:4], exact)
+
+
+@triton.jit
+def _silu_and_more(x, a, b):  # type: ignore[no-untyped-def]
+    return x * tl.sigmoid(x) * a + b
+
+
+@pytest.mark.parametrize("pays", [True, False])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_pointwise_operations_after_a_convolution(
+    whole: bool, transposed: bool, pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agent.kernels.gpu import calls
+
+    torch.manual_seed(0)
+    x, w, bias = torch.randn(8, 16, 6, 40, 44), torch.randn(16, 16, 3, 3, 3), torch.randn(16)
+    x[5, 3, 2, 7, 8] = float("inf")
+    x, w, bias = x.cuda(), w.cuda(), bias.cuda()
+    stride = 2 if transposed else 1
+    run = F.conv_transpose3d if transposed else F.conv3d
+    exact = run(x.double(), w.double(), bias.double(), stride, 1)
+    one = torch.randn(exact.shape if whole else (16, 1, 1, 1), device="cuda")
+    two = None if whole else torch.randn(16, 1, 1, 1, device="cuda")
+    exact = F.silu(exact) * one + (0.0 if two is None else two)
+    monkeypatch.setattr(calls, "_convolution_pays", lambda *_: pays)
+    args = (x, w, [stride] * 3, [1] * 3, [1] * 3, transposed, [0] * 3, 1, bias)
+    for _ in range(2):  # the second launch goes past Triton's look-ups
+        got = calls.library_convolution(*args, _silu_and_more, one, two)
+        finite = exact.isfinite()
+        assert torch.equal(got.isnan(), exact.isnan()) and torch.equal(got.isfinite(), finite)
+        assert error(got[finite], exact[finite]) < 1e-6
 
 
 @pytest.mark.parametrize("cols", [393216, 100000, 20000, 9000])

@@ -243,8 +243,8 @@ def test_pointwise_operations_join_a_convolution_where_the_compiler_would_read_i
     )
     first = next(name for name, body in functions.items() if "tl.erf" in body)
     up = next(name for name, body in functions.items() if "+ 3.0" in body)
-    assert analyze(text).findings == analyze(text.replace("_after_", "_then_")).findings
     source = assemble(data, AFTER, "after", changed=lambda module: with_library(module)[0])
+    assert [one for one in analyze(source).findings if one[1] != "info"] == []
     (tmp_path / "reference.py").write_text(AFTER)
     (tmp_path / "candidate.py").write_text(source)
     assert run_program(tmp_path, INTERPRETED + RUN) == {"reached": 1, "same": [True] * 6}
