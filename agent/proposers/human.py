@@ -66,6 +66,8 @@ class HumanProposer:
         try:
             capture = kept_capture(context)
             told = json.loads(capture)
+            if not isinstance(told, dict):
+                raise ProposalFailed("the capture has another form")
             fault = str(told.get("library_fault", ""))[:300]
             if fault:
                 self._skipped(context, f"some operations stay as they are: {fault}")

@@ -68,6 +68,12 @@ def test_code_for_the_module_s_own_sizes_comes_before_code_for_any(tmp_path: Pat
     assert ["s0 == 4096" in candidate.source for candidate in found] == [True, False]
 
 
+@pytest.mark.parametrize("capture", ["[]", "3", "not JSON", '{"own": 3, "module": "x"}'])
+def test_what_an_untrusted_program_wrote_is_checked(tmp_path: Path, capture: str) -> None:
+    assert proposed(tmp_path, HumanProposer(), "cuda", {"capture": capture}) == []
+    assert [event["data"]["label"] for event in FolderStore(tmp_path).events()] == ["library kernels"]
+
+
 def test_where_nothing_is_multiplied_the_library_has_no_such_candidate(tmp_path: Path) -> None:
     plain = {**CAPTURE, "module": "def call(args):\n    return (args[0],)\n"}
     assert proposed(tmp_path, HumanProposer(), "cuda", {"capture": json.dumps(plain)}) == []
