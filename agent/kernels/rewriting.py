@@ -1,6 +1,8 @@
 """Rewrites a captured graph: operations that the library computes become calls of it, which the compiler leaves as they are.
 
-Before that, a mean over windows of a convolution's output becomes part of the convolution: both are linear. It runs in the sandbox beside the capture program, sent as text, so it imports nothing of this project. The graph comes from
+Before that, a mean over windows of a convolution's output becomes part of the convolution: both are linear.
+
+It runs in the sandbox beside the capture program, sent as text, so it imports nothing of this project. The graph comes from
 `make_fx(pre_dispatch=True)`. Products need no rewriting: in the compiler's code they are calls already.
 """
 

@@ -4,7 +4,9 @@ One to three dimensions with stride, padding and dilation, as an implicit produc
 channels) times patches of the input (taps * channels, pixels). A transposed convolution is one such convolution for each residue of
 the output's position by the stride. The input is copied once into channels-last float16 parts with its
 padding written out, scaled by a power of two per image; weights are scaled per output channel (`products.py` says how
-a high and a low part hold 22 bits). Pointwise operations that follow are computed before the output is written. Where TF32 is allowed, the product of the high parts alone has its accuracy. Images with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again in float32.
+a high and a low part hold 22 bits). Pointwise operations that follow are computed before the output is written. Where TF32 is
+allowed, the product of the high parts alone has its accuracy. Images with values that no scale can hold (Inf, NaN, beyond 2^75)
+are computed again in float32.
 """
 
 import torch
@@ -331,7 +333,8 @@ class _Images:
         per = 2048 // tile
         launch(
             _pack, (-(-pixels // per), -(-self.channels // tile), images), (x, self.bits, *self.parts),
-            (channels, *x.shape[2:], *before, *self.sizes[1:], pixels, *x.stride()), CHANNELS=self.channels, TILE_C=tile, PIXELS=per, LAST=x.stride(1) == 1,
+            (channels, *x.shape[2:], *before, *self.sizes[1:], pixels, *x.stride()),
+            CHANNELS=self.channels, TILE_C=tile, PIXELS=per, LAST=x.stride(1) == 1,
         )  # fmt: skip
 
     def convolve(self, weight, bias, taps, stride, dilation, out, wide, parts, after):
@@ -357,7 +360,8 @@ class _Images:
         picked = [*(axis.first for axis in taps), *(axis.step for axis in taps), *weight.shape[2:]]
         launch(
             _pack_weights, (rows,), (weight, *w_parts, exponents, bad),
-            (outs, weight.shape[1], row_size, ks, *weight.stride(), *picked), TAPS_H=count[1], TAPS_W=count[2], CHANNELS=self.channels, WIDE=wide, BLOCK=1024,
+            (outs, weight.shape[1], row_size, ks, *weight.stride(), *picked),
+            TAPS_H=count[1], TAPS_W=count[2], CHANNELS=self.channels, WIDE=wide, BLOCK=1024,
         )  # fmt: skip
         first = [have - axis.pad for have, axis in zip(self.pad, taps, strict=True)]
         skipped = ((first[0] * self.sizes[1] + first[1]) * self.sizes[2] + first[2]) * self.channels
@@ -366,8 +370,7 @@ class _Images:
         w_tiles = [TensorDescriptor.from_tensor(part, [tile_n, step]) for part in w_parts]
         launch(
             _convolve, (-(-images * places // tile_m), rows // tile_n),
-            (*w_tiles, exponents, self.parts[0, skipped:], self.parts[1, skipped:], self.bits, bias_or_any,
-             *after.tensors(out), out),
+            (*w_tiles, exponents, *self.parts[:, skipped:], self.bits, bias_or_any, *after.tensors(out), out),
             (outs, images, *sizes, *self.sizes[1:], self.image_size, ks, *stride, *dilation, *out.stride()),
             TAPS_H=count[1], TAPS_W=count[2], HAS_BIAS=bias is not None, **after.constants(), PARTS=parts, CHANNELS=self.channels,
             WIDE=wide, BM=tile_m, BN=tile_n, BLOCK=step, EVEN=ks % step == 0, num_warps=4, num_stages=stages,

@@ -224,7 +224,8 @@ class Parts:
         step = 8 if x.stride(2) == 1 else 32
         launch(
             _split, (-(-rows // step), batches, blocks), (x, self.high, self.low, self.scale, self.flag),
-            (rows, ks, padded, *x.stride()), ROWS=step, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS,
+            (rows, ks, padded, *x.stride()),
+            ROWS=step, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS,
         )  # fmt: skip
 
     def tiles(self):
@@ -249,7 +250,8 @@ def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
     programs = (2 if ks <= STEP_K else 1) * processors(a.device)
     launch(
         _multiply, (min(tiles, programs),), (*left.tiles(), *right.tiles(), left.scale, right.scale, bias_view, out),
-        (batches, m, n, ks, alpha, beta, *where), HAS_BIAS=bias is not None, ONE=ks <= STEP_K, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8,
+        (batches, m, n, ks, alpha, beta, *where),
+        HAS_BIAS=bias is not None, ONE=ks <= STEP_K, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8,
         num_stages=1 if ks <= STEP_K else 3, maxnreg=128 if ks <= STEP_K else None,  # two programs on a multiprocessor
     )  # fmt: skip
     mend(a, b, left.flag, right.flag, out, bias, alpha, beta)
@@ -263,7 +265,8 @@ def mend(a, b, a_flag, b_flag, out, bias, alpha, beta):
     bias_view = out if bias is None else bias.expand(out.shape)
     launch(
         _mend, (-(-m // FLAG_ROWS), -(-n // FLAG_ROWS), batches), (a, b, a_flag, b_flag, bias_view, out),
-        (m, n, ks, alpha, beta, *a.stride(), *b.stride(), *out.stride(), *bias_view.stride()), HAS_BIAS=bias is not None, TILE=FLAG_ROWS, PART=32,
+        (m, n, ks, alpha, beta, *a.stride(), *b.stride(), *out.stride(), *bias_view.stride()),
+        HAS_BIAS=bias is not None, TILE=FLAG_ROWS, PART=32,
     )  # fmt: skip
 
 
@@ -290,13 +293,15 @@ def few(x, w, out, bias, alpha, beta):
     x_tiles = [TensorDescriptor.from_tensor(part, [tile_m, STEP_K]) for part in (left.high, left.low)]
     launch(
         _multiply_few, (n_tiles, splits),
-        (*x_tiles, left.scale, TensorDescriptor.from_tensor(w, [tile_n, STEP_K]), flag, parts), (m, n, ks, per, *parts.stride()),
+        (*x_tiles, left.scale, TensorDescriptor.from_tensor(w, [tile_n, STEP_K]), flag, parts),
+        (m, n, ks, per, *parts.stride()),
         BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS, num_warps=warps, num_stages=3,
     )  # fmt: skip
     bias_view = out if bias is None else bias
     launch(
         _add_parts, (-(-m * n // 1024),), (parts, bias_view, out),
-        (splits, m, n, alpha, beta, *out.stride(), *bias_view.stride()), HAS_BIAS=bias is not None, BLOCK=1024,
+        (splits, m, n, alpha, beta, *out.stride(), *bias_view.stride()),
+        HAS_BIAS=bias is not None, BLOCK=1024,
     )  # fmt: skip
     mend(x[None], w.t()[None], left.flag, flag, out[None], None if bias is None else bias[None], alpha, beta)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.compiler.inductor import assemble
-from agent.kernels.writing import with_library
+from agent.kernels.writing import function, kernels, with_library
 from evaluator.integrity.static import analyze
 from tests.agent.compiler import extraction
 from tests.agent.compiler.extraction import PROGRAM, ROOT, capture_text, run_program
@@ -130,22 +130,71 @@ def get_init_inputs():
 """
 
 
+# The rewritten graph with torch in place of the library, and what its convolutions are.
+REWRITTEN = """
+import json, torch, reference, rewriting
+from types import SimpleNamespace
+from torch.fx.experimental.proxy_tensor import make_fx
+from agent.kernels.gpu import calls
+tl = SimpleNamespace(where=lambda at, a, b: torch.where(at, torch.tensor(a), torch.tensor(b)), sigmoid=torch.sigmoid, erf=torch.erf, exp=torch.exp)
+
+def convolution(*given):
+    *given, after, a, b = given
+    x = calls.library_convolution(*given)
+    names = {"x": x, "a": a, "b": b, "tl": tl}
+    *statements, result = after.split("; ")
+    for statement in statements:
+        exec(statement, names)
+    return names[result] if after else x
+
+rewriting._LIBRARY.impl("convolution", convolution, "CPU")
+rewriting._LIBRARY.impl("max_pool", calls.library_max_pool, "CPU")
+torch.manual_seed(0)
+model = reference.Model().eval().requires_grad_(False)
+given, state = reference.get_inputs(), dict(model.named_parameters())
+
+def flat(*values):
+    return torch.func.functional_call(model, dict(zip(state, values[len(given):])), values[: len(given)])
+
+with torch.no_grad():
+    graph = make_fx(flat, pre_dispatch=True, tracing_mode="fake")(*given, *state.values())
+    rewriting.rewrite(graph)
+    found = graph(*given, *state.values())
+    same = [torch.allclose(a, b, atol=1e-5, rtol=1e-4) for a, b in zip(found, model(*given), strict=True)]
+nodes = [node for node in graph.graph.nodes if "kernelwright.convolution" in str(node.target)]
+print(json.dumps({
+    "same": same,
+    "sizes": [list(node.meta["val"].shape) for node in nodes],
+    "taps": [list(node.args[1].meta["val"].shape[2:]) for node in nodes],
+    "bias": [node.args[8] is not None for node in nodes],
+    "after": [node.args[9] for node in nodes],
+    "operands": [sum(one is not None for one in node.args[10:]) for node in nodes],
+}))
+"""
+
+
+def rewritten(folder: Path, reference: str) -> dict[str, Any]:
+    (folder / "reference.py").write_text(reference)
+    (folder / "rewriting.py").write_text(REWRITING.read_text())
+    return run_program(folder, REWRITTEN)
+
+
 def test_a_mean_of_a_convolution_s_output_is_a_convolution(tmp_path: Path) -> None:
-    data = capture_text(tmp_path / "capture", MEANS, {}, files={"rewriting.py": REWRITING.read_text()})
-    found = json.loads(data)
-    assert found["library_fault"] == ""
-    assert found["module"].count("aten.avg_pool") == 0
-    called = found["library"].count("torch.ops.kernelwright.convolution.default(")
-    assert called == 10
-    # Six are merged, of which the one of single pixels still takes means; the others stay as they are.
-    outs = re.findall(r"assert_size_stride\((buf\d+), \((2, \d+, [\d, ]+)\)", found["library"])
-    sizes = {size for _, size in outs}
-    assert {"2, 8, 5, 5", "2, 8, 5, 12", "2, 8, 5", "2, 5, 11, 11", "2, 4, 11, 12"} <= sizes
-    assert {"2, 8, 20, 21", "2, 8, 22, 23"} <= sizes
-    source = assemble(data, MEANS, "means", changed=lambda module: with_library(module)[0])
-    (tmp_path / "reference.py").write_text(MEANS)
-    (tmp_path / "candidate.py").write_text(source)
-    assert run_program(tmp_path, RUN) == {"reached": 1, "same": [True] * 10}
+    found = rewritten(tmp_path, MEANS)
+    assert found["same"] == [True] * 10
+    taps = dict(zip(map(tuple, found["sizes"]), map(tuple, found["taps"]), strict=True))
+    merged = {
+        (2, 8, 5, 5): (6, 6),
+        (2, 8, 5, 12): (6, 5),
+        (2, 8, 5): (5,),
+        (2, 5, 11, 11): (1, 1),  # after its mean
+        (2, 4, 6, 7, 8): (2, 2, 2),
+        (2, 4, 11, 12): (4, 6),
+    }
+    # Used twice; few products fewer; padded; and uneven windows: these stay.
+    kept = {(2, 8, 20, 21): (3, 3), (2, 8, 22, 23): (3, 3)}
+    assert taps == merged | kept
+    assert len(found["sizes"]) == 10
 
 
 AFTER = """
@@ -208,7 +257,7 @@ with torch.no_grad():
         ("up", candidate.transposed_convolution, model.up, [added, None]),
     ):
         want = wanted[0 if name == "first" else 1]
-        after = candidate.After(getattr(candidate, FUNCTIONS[name]), *operands)
+        after = candidate.After(getattr(candidate, name), *operands)
         out = torch.empty_like(want, dtype=torch.float32)
         axes = want.dim() - 2
         more = [[1] * axes] if name == "first" else []
@@ -222,34 +271,17 @@ print(json.dumps({"errors": errors}))
 def test_pointwise_operations_join_a_convolution_where_the_compiler_would_read_it_again(
     tmp_path: Path,
 ) -> None:
-    data = capture_text(tmp_path / "capture", AFTER, {}, files={"rewriting.py": REWRITING.read_text()})
-    found = json.loads(data)
-    assert found["library_fault"] == ""
-    text, _ = with_library(found["library"])
-    calls = re.findall(r"= library_convolution\((.*)\)", text)
-    ends = [call.split(", ")[-4:] for call in calls]
-    functions = {
-        name: body.split("\n\n")[0]
-        for name, body in (
-            one.split("(x, a, b):", 1) for one in text.split("def ") if one.startswith("_after")
-        )
-    }
-    joined = {name: [end[1] for end in ends if end[1] == name] for name in functions}
-    assert sorted(map(len, joined.values())) == [1, 1, 1, 1], (
-        "two that share nothing, relu, and one before a pool"
-    )
-    assert sum(end[1] == "None" and end[0] == "None" for end in ends) == 1, (
-        "a sum's bias and silu join the sum"
-    )
-    first = next(name for name, body in functions.items() if "tl.erf" in body)
-    up = next(name for name, body in functions.items() if "+ 3.0" in body)
-    source = assemble(data, AFTER, "after", changed=lambda module: with_library(module)[0])
-    assert [one for one in analyze(source).findings if one[1] != "info"] == []
-    (tmp_path / "reference.py").write_text(AFTER)
-    (tmp_path / "candidate.py").write_text(source)
-    assert run_program(tmp_path, INTERPRETED + RUN) == {"reached": 1, "same": [True] * 6}
-    named = f"FUNCTIONS = {{'first': {first!r}, 'up': {up!r}}}\n"
-    errors = run_program(tmp_path, INTERPRETED + named + KERNELS)["errors"]
+    found = rewritten(tmp_path, AFTER)
+    assert found["same"] == [True] * 6
+    relu, first, up, pooled, joined = found["after"]
+    assert relu == "t0 = tl.where(x < 0.0, 0.0, x); t0", "its result is used twice"
+    assert "tl.erf" in first and "+ 3.0" in up and "tl.where(x < -0.5" in pooled
+    assert joined == "", "what a sum reads joins the sum"
+    assert found["operands"] == [0, 1, 1, 0, 0]
+    assert found["bias"] == [False, True, True, True, False]
+    functions = function("first", first) + function("up", up)
+    (tmp_path / "candidate.py").write_text(kernels() + functions)
+    errors = run_program(tmp_path, INTERPRETED + KERNELS)["errors"]
     assert max(errors) < 5e-6, errors
 
 

@@ -27,6 +27,19 @@ def test_products_and_convolutions_become_calls_of_the_library() -> None:
     assert with_library("extern = 1\n") == ("extern = 1\n", ())
 
 
+def test_what_follows_a_convolution_becomes_a_function() -> None:
+    call = "    buf{} = torch.ops.kernelwright.convolution.default(x, w, [1], [0], [1], False, [0], 1, b, '{}', one, None)\n"
+    relu, both = "t0 = tl.where(x < 0.0, 0.0, x); t0", "t0 = x + a; t1 = t0 * b; t1"
+    module = "def call(args):\n" + "".join(call.format(*one) for one in enumerate(["", relu, both, relu]))
+    text, operations = with_library(module)
+    assert operations == ("convolution",)
+    called = [line.split("1, b, ")[1] for line in text.splitlines() if line.startswith("    buf")]
+    assert called == [f"{name}, one, None)" for name in ("None", "_after_0", "_after_1", "_after_0")]
+    assert text.count("@triton.jit\ndef _after_") == 2
+    assert "def _after_1(x, a, b):\n    t0 = x + a\n    t1 = t0 * b\n    return t1\n" in text
+    compile(text, "candidate.py", "exec")
+
+
 def test_in_a_graph_launches_cost_a_tenth() -> None:
     assert [as_replayed(kernels()).count(one) for one in ("LAUNCH_S = 4e-6", "LAUNCH_S = 40e-6")] == [1, 0]
 
