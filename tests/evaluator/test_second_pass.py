@@ -58,7 +58,8 @@ _LATER = """
     ("then", "word", "rule"),
     [
         ("pass", "accepted", None),
-        ("return self.before", "cheating", "stale_output"),
+        # An output of equal values, as for equal inputs, would be taken for a constant.
+        ("if self.before.std() > 1e-4: return self.before", "cheating", "stale_output"),
         ("out[3, 5:9] *= 1.001", "incorrect", "wrong_result"),
         ("out = out.bfloat16().float()", "incorrect", "wrong_result"),
         ("out[-1, -1] = float('nan')", "incorrect", "wrong_result"),
