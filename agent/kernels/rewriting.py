@@ -141,6 +141,8 @@ def _merged(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     made_by: Any = _only(node.args[0])
     if _name(made_by) not in (f"conv{axes}d", f"conv_transpose{axes}d"):
         return None
+    if _is_written_between(made_by, node):
+        return None
     pool, given = _arguments(node), _arguments(made_by)
     taps = list(_value(given["weight"]).shape[2:])
     if (
@@ -295,7 +297,7 @@ def _pointwise_after(node: torch.fx.Node) -> tuple[torch.fx.Node, str, list[Any]
         return repr(float(given)) if is_number else None
 
     later = node.next
-    while later.op != "output" and len(statements) < MOST_AFTER:
+    while later.op != "output" and len(statements) < MOST_AFTER and not _writes(later):
         if any(one in names for one in later.all_input_nodes):
             text = _pointwise(later, name_of)
             if text is None or later.meta["val"].shape != out.shape:
@@ -383,6 +385,21 @@ def _name(node: Any) -> str:
     return schema.name.removeprefix("aten::") if schema is not None else ""
 
 
+def _writes(node: Any) -> bool:
+    """Whether an operation changes a tensor in place; nothing moves past one."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def _is_written_between(first: Any, last: Any) -> bool:
+    """Whether an operation between two others changes a tensor in place."""
+    while first is not last:
+        first = first.next
+        if _writes(first):
+            return True
+    return False
+
+
 def _arguments(node: Any) -> dict[str, Any]:
     """By name, defaults among them."""
     given: dict[str, Any] = {one.name: one.default_value for one in node.target._schema.arguments}
@@ -467,6 +484,8 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
             else:
                 return None
             scores = _only(scores.args[0])
+        if _is_written_between(scores, node):
+            return None
         q, k = scores.args
         if not _is(k, "transpose") or sorted(axis % 4 for axis in k.args[1:]) != [2, 3]:
             return None

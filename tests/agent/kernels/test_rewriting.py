@@ -197,6 +197,13 @@ def test_a_mean_of_a_convolution_s_output_is_a_convolution(tmp_path: Path) -> No
     assert len(found["sizes"]) == 10
 
 
+def test_nothing_moves_past_a_write_in_place(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, WRITES)
+    assert found["same"] == [True] * 3
+    assert found["taps"] == [[3, 3]] * 3
+    assert found["after"] == [""] * 3
+
+
 AFTER = """
 import torch
 import torch.nn.functional as F
@@ -227,6 +234,34 @@ class Model(nn.Module):
 
 def get_inputs():
     return [torch.randn(2, 3, 12, 13), torch.randn(2, 4, 17), torch.randn(2, 3, 5, 6, 7), torch.randn(2, 4, 10, 12, 14)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+WRITES = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x, added):
+        x, added = x * 2, added * 2
+        first = self.conv(x)
+        x.add_(1)
+        second = self.conv(x) + added
+        added.mul_(2)
+        return F.avg_pool2d(first, 4), second * 3, torch.relu_(self.conv(x)) * 2
+
+
+def get_inputs():
+    return [torch.randn(2, 3, 22, 22), torch.randn(2, 4, 20, 20)]
 
 
 def get_init_inputs():
