@@ -332,10 +332,10 @@ def _pointwise(node: torch.fx.Node, name_of: Any) -> str | None:
         for end, sign in zip(_ENDS[name], "<>", strict=True):
             value = given[end] if isinstance(end, str) else end
             if value is not None:
-                limit = name_of(value)
+                limit = None if isinstance(value, torch.fx.Node) else name_of(value)
                 if limit is None:
                     return None
-                text = f"tl.where({x} {sign} {limit}, {limit}, {text})"
+                text = f"tl.where({text} {sign} {limit}, {limit}, {text})"
         return text
     return _UNARY[name].format(x=x)
 

@@ -140,7 +140,7 @@ def capture(
     except NotExtractable:
         if alone is None:
             raise
-    except Exception:
+    except (Exception, TooLong):
         traceback.print_exc()
     finally:
         signal.alarm(0)
@@ -149,8 +149,12 @@ def capture(
     return found if alone is None else {**found, "own": alone}
 
 
+class TooLong(BaseException):
+    """Of a kind that no handler on the way takes for a fault of its own."""
+
+
 def too_long(*_: object) -> None:
-    raise TimeoutError(f"more than {SYMBOLS_S} s with symbols")
+    raise TooLong(f"more than {SYMBOLS_S} s with symbols")
 
 
 def accepted(function: Callable[..., Any], dims: Mapping[str, Any]) -> dict[str, Any]:

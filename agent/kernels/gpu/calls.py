@@ -55,13 +55,15 @@ def library_convolution(
     """The convolution; contiguous where x is, whatever layout cuDNN would choose.
 
     Args:
-        after, one, two: pointwise operations that follow, see `After`; with them x is contiguous.
+        after, one, two: pointwise operations that follow, see `After`; with them the result is contiguous.
     """
     outs = weight.shape[1] * groups if transposed else weight.shape[0]
     operands = [None if each is None else each.contiguous() for each in (one, two)]
     after = After(
         after, *(each.view(-1) if each is not None and each.numel() == outs else each for each in operands)
     )
+    if after.function is not None:
+        x = x.contiguous()
     tensors = [x, weight, *([] if bias is None else [bias])]
     if x.dim() > 2 and all(one.is_cuda and one.dtype == torch.float32 for one in tensors):
         out_sizes = _convolved(x, weight, stride, padding, dilation, transposed, output_padding)

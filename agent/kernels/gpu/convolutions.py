@@ -84,7 +84,7 @@ def _apply(out_ptr, one_ptr, two_ptr, count, outs, per_channel, AFTER: tl.conste
 @triton.jit
 def _store(out_ptr, one_ptr, two_ptr, total, from_place, from_channel, outs, images, out_d, out_h, out_w, columns, per_image,
            to_image, to_channel, to_d, to_h, to_w, AFTER: tl.constexpr, ONE: tl.constexpr, TWO: tl.constexpr,
-           WIDE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):  # fmt: skip
+           NEAR: tl.constexpr, WIDE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):  # fmt: skip
     """Write a tile (places, columns of the weights) to the output, whose neighbors in memory are places and their neighbors."""
     total = total.reshape(BM, BN // WIDE, WIDE).permute(1, 0, 2).reshape(BN // WIDE, BM * WIDE)
     channel = from_channel + tl.arange(0, BN // WIDE)
@@ -93,9 +93,8 @@ def _store(out_ptr, one_ptr, two_ptr, total, from_place, from_channel, outs, ima
     image, x = place // per_image, place % columns * WIDE + at % WIDE
     y, z = (place // columns) % out_h, (place // (columns * out_h)) % out_d
     to = image.to(tl.int64) * to_image + z.to(tl.int64) * to_d + y.to(tl.int64) * to_h + x.to(tl.int64) * to_w
-    to = tl.max_contiguous(
-        to, 4
-    )  # mostly; it makes neighboring threads store neighbors, and the mask is for single elements
+    if NEAR:  # mostly; neighboring threads store neighbors, and the mask is for single elements
+        to = tl.max_contiguous(to, 4)
     to = channel.to(tl.int64)[:, None] * to_channel + to[None, :]
     mask = (channel < outs)[:, None] & ((image < images) & (x < out_w))[None, :]
     if AFTER is not None:
@@ -110,7 +109,7 @@ def _convolve(w_high_tiles, w_low_tiles, w_exponent_ptr, high_ptr, low_ptr, bits
               outs, images, out_d, out_h, out_w, columns, padded_h, padded_w, image_size, ks,
               stride_d, stride_h, stride_w, dil_d, dil_h, dil_w, to_image, to_channel, to_d, to_h, to_w,
               TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, HAS_BIAS: tl.constexpr, AFTER: tl.constexpr, ONE: tl.constexpr,
-              TWO: tl.constexpr, PARTS: tl.constexpr, CHANNELS: tl.constexpr,
+              TWO: tl.constexpr, NEAR: tl.constexpr, PARTS: tl.constexpr, CHANNELS: tl.constexpr,
               WIDE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr):  # fmt: skip
     """A tile of BM places of all images by BN columns of the weights; a place has WIDE neighboring outputs of a row.
 
@@ -154,7 +153,7 @@ def _convolve(w_high_tiles, w_low_tiles, w_exponent_ptr, high_ptr, low_ptr, bits
     if HAS_BIAS:
         total += tl.load(bias_ptr + column // WIDE, mask=column < outs * WIDE, other=0.0)[None, :]
     _store(out_ptr, one_ptr, two_ptr, total, from_place, tl.program_id(1) * (BN // WIDE), outs, images, out_d, out_h, out_w,
-           columns, per_image, to_image, to_channel, to_d, to_h, to_w, AFTER, ONE, TWO, WIDE, BM, BN)  # fmt: skip
+           columns, per_image, to_image, to_channel, to_d, to_h, to_w, AFTER, ONE, TWO, NEAR, WIDE, BM, BN)  # fmt: skip
 
 
 @triton.jit
@@ -257,7 +256,7 @@ def _mend_images(x_ptr, w_ptr, bits_ptr, bad_ptr, bias_ptr, one_ptr, two_ptr, ou
                 total += tl.load(bias_ptr + out)
             along = x * WIDE + neighbor
             to = z.to(tl.int64) * to_d + y.to(tl.int64) * to_h + along.to(tl.int64) * to_w
-            to += image * to_image + out * to_channel
+            to += image * to_image + (image * 0 + out) * to_channel  # in 64 bits
             mask = (z < out_d) & (along < out_w)
             if AFTER is not None:
                 one, two = _operand(one_ptr, out, to, mask, ONE), _operand(two_ptr, out, to, mask, TWO)
@@ -372,7 +371,7 @@ class _Images:
             _convolve, (-(-images * places // tile_m), rows // tile_n),
             (*w_tiles, exponents, *self.parts[:, skipped:], self.bits, bias_or_any, *after.tensors(out), out),
             (outs, images, *sizes, *self.sizes[1:], self.image_size, ks, *stride, *dilation, *out.stride()),
-            TAPS_H=count[1], TAPS_W=count[2], HAS_BIAS=bias is not None, **after.constants(), PARTS=parts, CHANNELS=self.channels,
+            TAPS_H=count[1], TAPS_W=count[2], HAS_BIAS=bias is not None, **after.constants(), NEAR=out.stride(4) == 1, PARTS=parts, CHANNELS=self.channels,
             WIDE=wide, BM=tile_m, BN=tile_n, BLOCK=step, EVEN=ks % step == 0, num_warps=4, num_stages=stages,
         )  # fmt: skip
         launch(

@@ -247,7 +247,8 @@ class RefereeCore:
             self._drop(task)
             if failure.word in _MAYBE_MEMORY and self.fleet.gpu and not all_of_it:
                 # As for lint: other processes may have held the memory.
-                return self._describe(task, deadline_s, traffic, all_of_it=True)
+                left_s = max(1.0, expires_at - time.monotonic())
+                return self._describe(task, left_s, traffic, all_of_it=True)
             word = failure.word if failure.word in _TASK_WORDS else "task_rejected"
             return Description(verdict=word, reason=failure.sentence, detail=failure.detail)
         except SandboxUnavailable as failure:

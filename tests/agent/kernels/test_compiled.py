@@ -22,7 +22,7 @@ MOST_SHARED_BYTES = 227 << 10  # of a program on 9.0 and 10.0
 
 PRODUCT = {"HAS_BIAS": False, "ONE": False, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "GROUP": 8}
 CONVOLUTION = {
-    "TAPS_H": 3, "TAPS_W": 3, "HAS_BIAS": False, "AFTER": None, "ONE": 0, "TWO": 0, "PARTS": 2, "EVEN": False,
+    "TAPS_H": 3, "TAPS_W": 3, "HAS_BIAS": False, "AFTER": None, "ONE": 0, "TWO": 0, "NEAR": True, "PARTS": 2, "EVEN": False,
 }  # fmt: skip
 
 
@@ -109,6 +109,40 @@ ABOVE_8 = (
 )
 
 
+def compiled(
+    name: str, arch: int, changed: dict[str, Any] | None = None, multiples_of_16: tuple[str, ...] = ()
+) -> Any:
+    """A kernel's compilation, with some constants in place of its own."""
+    kernel, constants, descriptors, options = KERNELS[name]
+    constants = constants | (changed or {})
+    signature: dict[str, str] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    for place, argument in enumerate(kernel.arg_names):
+        if argument in constants:
+            signature[argument] = "constexpr"
+        elif argument in descriptors:
+            signature[argument] = descriptors[argument]
+        elif argument.endswith("_ptr"):
+            is_integer = any(word in argument for word in INTEGERS)
+            signature[argument] = f"*{'i32' if is_integer else 'fp16' if argument in HALVES else 'fp32'}"
+            attributes[(place,)] = [["tt.divisibility", 16]]
+        else:
+            signature[argument] = "fp32" if argument in ("alpha", "beta", "divisor", "scale") else "i32"
+            if argument in multiples_of_16:
+                attributes[(place,)] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature, constants, attributes)
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+
+@pytest.mark.parametrize("step", [1, 16])
+def test_stores_are_wide_only_where_outputs_are_neighbors(step: int) -> None:
+    """A transposed convolution writes every 16th element of a row: all numbers are multiples of 16, and no two outputs are neighbors."""
+    near = {"to_w": 1} if step == 1 else {"NEAR": False}
+    multiples = ("to_image", "to_channel", "to_d", "to_h", "to_w", "out_w", "columns")
+    ptx = compiled("convolution", 90, near, multiples).asm["ptx"]
+    assert ("st.global.v4" in ptx) == (step == 1)
+
+
 @pytest.mark.parametrize(
     ("name", "arch"),
     [
@@ -122,28 +156,7 @@ ABOVE_8 = (
 def test_it_compiles_and_does_not_spill(
     name: str, arch: int, tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
-    kernel, constants, descriptors, options = KERNELS[name]
-    signature: dict[str, str] = {}
-    attributes: dict[tuple[int, ...], Any] = {}
-    for place, argument in enumerate(kernel.arg_names):
-        if argument in constants:
-            signature[argument] = "constexpr"
-        elif argument in descriptors:
-            signature[argument] = descriptors[argument]
-        elif argument.endswith("_ptr"):
-            held = (
-                "i32"
-                if any(word in argument for word in INTEGERS)
-                else "fp16"
-                if argument in HALVES
-                else "fp32"
-            )
-            signature[argument] = f"*{held}"
-            attributes[(place,)] = [["tt.divisibility", 16]]
-        else:
-            signature[argument] = "fp32" if argument in ("alpha", "beta", "divisor", "scale") else "i32"
-    source = ASTSource(kernel, signature, constants, attributes)
-    made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    made = compiled(name, arch)
     assert "trap;" not in made.asm["ptx"], (
         "what the compiler takes to be impossible is a trap and nothing else"
     )

@@ -54,6 +54,19 @@ def test_a_convolution_is_as_accurate_as_cudnn(transposed: bool, monkeypatch: py
     assert error(out[:4], exact) <= 2 * error(run(x, w, None, stride, 1)[:4], exact)
 
 
+def test_a_transposed_convolution_of_a_long_stride_writes_each_place() -> None:
+    """Every 16th element: a compiler that takes them for neighbors writes over others."""
+    from agent.kernels.gpu import calls
+
+    torch.manual_seed(0)
+    x, w = torch.randn(8, 256, 4096, device="cuda"), torch.randn(256, 128, 32, device="cuda")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calls, "_convolution_pays", lambda *_: True)
+        out = calls.library_convolution(x, w, [16], [0], [1], True, [0], 1)
+    exact = F.conv_transpose1d(x.double(), w.double(), None, 16)
+    assert out.shape == exact.shape and error(out, exact) < 1e-6
+
+
 @triton.jit
 def _silu_and_more(x, a, b):  # type: ignore[no-untyped-def]
     return x * tl.sigmoid(x) * a + b

@@ -228,6 +228,8 @@ class Model(nn.Module):
             twice,
             twice * 2 + twice.mean(),
             F.max_pool2d(F.mish(torch.clamp(self.first(x), -0.5)), 2),
+            F.max_pool2d(torch.clamp(self.first(x), min=1.0, max=0.5), 2),
+            F.max_pool2d(torch.clamp(self.first(x), self.shift), 2),
             F.silu(self.joined(line)).sum(-1),
         )
 
@@ -307,13 +309,15 @@ def test_pointwise_operations_join_a_convolution_where_the_compiler_would_read_i
     tmp_path: Path,
 ) -> None:
     found = rewritten(tmp_path, AFTER)
-    assert found["same"] == [True] * 6
-    relu, first, up, pooled, joined = found["after"]
+    assert found["same"] == [True] * 8
+    relu, first, up, pooled, crossed, by_channel, joined = found["after"]
     assert relu == "t0 = tl.where(x < 0.0, 0.0, x); t0", "its result is used twice"
     assert "tl.erf" in first and "+ 3.0" in up and "tl.where(x < -0.5" in pooled
+    assert "> 0.5" in crossed
+    assert by_channel == "", "a limit may be NaN"
     assert joined == "", "what a sum reads joins the sum"
-    assert found["operands"] == [0, 1, 1, 0, 0]
-    assert found["bias"] == [False, True, True, True, False]
+    assert found["operands"] == [0, 1, 1, 0, 0, 0, 0]
+    assert found["bias"] == [False, True, True, True, True, False, False]
     functions = function("first", first) + function("up", up)
     (tmp_path / "candidate.py").write_text(kernels() + functions)
     errors = run_program(tmp_path, INTERPRETED + KERNELS)["errors"]
