@@ -49,7 +49,7 @@ from benchmarks.own_referee import OwnReferee
 from benchmarks.shared import MEASUREMENTS, ROOT, environment, nth_visible, write_new, write_whole
 from evaluator.client import Referee
 from evaluator.errors import EvaluatorError
-from evaluator.precision import with_precision
+from evaluator.precision import TIERS, with_precision
 from evaluator.profiling.ceilings import ceilings
 from evaluator.profiling.profile import profile_task
 from evaluator.sources import TaskSource
@@ -371,6 +371,8 @@ def run(
         raise typer.BadParameter(
             f"unknown: {', '.join(unknown)}" if unknown else "an origin is needed, and for batch --model"
         )
+    if precision is not None and precision not in TIERS:
+        raise typer.BadParameter(f"{precision!r} is not a precision; use one of {', '.join(TIERS)}")
     work.mkdir(parents=True, exist_ok=True)
     work = work.resolve()  # the referee's processes run elsewhere
     counts = {"visible": visible, "validation": validation, "held_out": held_out, "adversarial": adversarial}

@@ -48,11 +48,11 @@ def with_library(module: str) -> tuple[str, tuple[str, ...]]:
 
     lines = text.rstrip().splitlines()
     text = "\n".join(_TEXT.sub(named, line) if "library_convolution(" in line else line for line in lines)
-    defined = "".join(function(name, after) for after, name in functions.items())
+    defined = "".join(function_text(name, after) for after, name in functions.items())
     return f"{text}\n\n\n{kernels()}{defined}", tuple(sorted(found))
 
 
-def function(name: str, after: str) -> str:
+def function_text(name: str, after: str) -> str:
     """A kernel's function of statements as `agent.kernels.rewriting` gives them."""
     *statements, result = after.split("; ")
     lines = [*statements, f"return {result}"]

@@ -47,7 +47,7 @@ SETTINGS = {
     "cpp.dynamic_threads": True,  # the caller sets the number of threads; do not hard-code it in the source
     "graph_partition": False,
 }
-#: A model of a hundred convolutions took more than 300 s with symbols and 20 s without.
+#: DenseNet121 took more than 300 s with symbols and about 45 s without.
 SYMBOLS_S = 100
 
 
@@ -123,7 +123,7 @@ def capture(
     """Capture with symbols for the sizes that vary at run time, or without if the module does not support them.
 
     Where the library has kernels, a further capture, ``own``, is for the module's own sizes alone: code with symbols divides
-    and masks more, and was up to three times slower on an H100.
+    and masks more, and was up to 3.5 times slower on an H100.
     """
     values = {name: own.get(name, dim["default"]) for name, dim in dims.items()}
     sizes = {name for name, dim in dims.items() if "choices" not in dim}

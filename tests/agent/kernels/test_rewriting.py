@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.compiler.inductor import assemble
-from agent.kernels.writing import function, kernels, with_library
+from agent.kernels.writing import function_text, kernels, with_library
 from evaluator.integrity.static import analyze
 from tests.agent.compiler import extraction
 from tests.agent.compiler.extraction import PROGRAM, ROOT, capture_text, run_program
@@ -318,7 +318,7 @@ def test_pointwise_operations_join_a_convolution_where_the_compiler_would_read_i
     assert joined == "", "what a sum reads joins the sum"
     assert found["operands"] == [0, 1, 1, 0, 0, 0, 0]
     assert found["bias"] == [False, True, True, True, True, False, False]
-    functions = function("first", first) + function("up", up)
+    functions = function_text("first", first) + function_text("up", up)
     (tmp_path / "candidate.py").write_text(kernels() + functions)
     errors = run_program(tmp_path, INTERPRETED + KERNELS)["errors"]
     assert max(errors) < 5e-6, errors
