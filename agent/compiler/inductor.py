@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agent.bundle.sections import bound_names
 from agent.compiler.forward import cut_apart, forward_of, joined, titled, without_docstring
 from agent.errors import ProposalFailed
+from agent.kernels.writing import rewriting_text
 from evaluator.devices import is_accelerator
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _DEADLINE_S = 300.0
 _MEMORY_BYTES = 6 << 30
 _MAX_CAPTURE_BYTES = 8 << 20
 _PROGRAM = Path(__file__).parent / "sandboxed" / "capture_program.py"
-_REWRITING = Path(__file__).parents[1] / "kernels" / "rewriting.py"
 
 
 def inductor_source(referee: Referee, task: TaskSource, dims: Mapping[str, Any], device: str) -> str:
@@ -83,7 +83,7 @@ def captured(
     request = {"dims": dims, "device": device, "own": dict(own or {})}
     files = {"reference.py": task.source, "request.json": json.dumps(request)}
     if is_accelerator(device):
-        files["rewriting.py"] = _REWRITING.read_text()
+        files["rewriting.py"] = rewriting_text()
     # A GPU driver reserves far more address space than it uses; a memory limit would make it fail.
     memory_bytes = None if is_accelerator(device) else _MEMORY_BYTES
     result = referee.run_tool(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-_FOLDER = Path(__file__).resolve().parent / "gpu"
-_FILES = (
+_FOLDER = Path(__file__).resolve().parent
+_KERNELS = (
     "launching.py",
     "products.py",
     "convolutions.py",
@@ -17,6 +18,7 @@ _FILES = (
     "attention.py",
     "calls.py",
 )
+_REWRITING = ("nodes.py", "operations.py", "means.py", "epilogues.py", "matches.py", "rewrite.py")
 _CALL = re.compile(
     r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)"
     r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention)\.default)\("
@@ -66,10 +68,21 @@ def as_replayed(source: str) -> str:
 
 @cache
 def kernels() -> str:
-    """The text of the kernels in one piece, with each file's docstring as a comment."""
+    """The text of the kernels in one piece."""
+    return joined("gpu", _KERNELS)
+
+
+@cache
+def rewriting_text() -> str:
+    """The text of `agent.kernels.rewriting` in one piece, for the capture program."""
+    return joined("rewriting", _REWRITING)
+
+
+def joined(folder: str, names: Sequence[str]) -> str:
+    """Files of this package, each after those that it imports, as one text with each file's docstring as a comment."""
     imports, parts = dict[str, None](), []
-    for name in _FILES:
-        source = (_FOLDER / name).read_text(encoding="utf-8")
+    for name in names:
+        source = (_FOLDER / folder / name).read_text(encoding="utf-8")
         docstring, *statements = ast.parse(source).body
         lines = source.splitlines()
         words = [f"# {line}".rstrip() for line in (ast.get_docstring(ast.parse(source)) or "").splitlines()]

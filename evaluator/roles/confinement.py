@@ -119,9 +119,9 @@ def _set_environment(temporary: str, work: str, extra: dict[str, str]) -> None:
             "TRITON_CACHE_DIR": f"{work}/triton",
             "TORCH_EXTENSIONS_DIR": f"{work}/extensions",
             "CUDA_CACHE_PATH": f"{work}/cuda",
-            # One process: a pool of compile workers would run on outside the timed turn. (For a fresh import of
-            # the compiler.)
-            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            # Of max-autotune, which compiles its choices in threads that end with it. The compiler was imported with 1,
+            # so it starts no pool of processes, which would run on outside the timed turn.
+            "TORCHINDUCTOR_COMPILE_THREADS": str(min(8, len(os.sched_getaffinity(0)))),
             "KERNELWRIGHT_WORK": work,
             **kept,
             **extra,

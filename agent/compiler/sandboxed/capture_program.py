@@ -192,7 +192,7 @@ def attempt(
     # Inductor's choice of layouts for convolutions is made for TF32; in float32, cuDNN is up to three times slower with it.
     settings = {**SETTINGS, **({"layout_optimization": False} if device.type == "cuda" else {})}
     values = [*tensors.values(), *state.values()]
-    # agent/kernels/rewriting.py, where the library has kernels for the device.
+    # agent/kernels/rewriting/ as one text, where the library has kernels for the device.
     rewritten = copy.deepcopy(graph) if Path("rewriting.py").exists() else None
     module, library, fault = lowered(graph, values, fake_mode, settings), "", ""
     if rewritten is not None:

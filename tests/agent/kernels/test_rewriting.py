@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from agent.compiler.inductor import assemble
-from agent.kernels.writing import function_text, kernels, with_library
+from agent.kernels.writing import function_text, kernels, rewriting_text, with_library
 from evaluator.integrity.static import analyze
 from tests.agent.compiler import extraction
-from tests.agent.compiler.extraction import PROGRAM, ROOT, capture_text, run_program
+from tests.agent.compiler.extraction import PROGRAM, capture_text, run_program
 
-REWRITING = ROOT / "agent" / "kernels" / "rewriting.py"
 REFERENCE = """
 import torch
 import torch.nn.functional as F
@@ -64,7 +63,7 @@ print(json.dumps({"reached": len(reached), "same": same}))
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("rewriting")
-    data = capture_text(folder / "capture", REFERENCE, {}, files={"rewriting.py": REWRITING.read_text()})
+    data = capture_text(folder / "capture", REFERENCE, {}, files={"rewriting.py": rewriting_text()})
     found: dict[str, Any] = json.loads(data)
     return found
 
@@ -175,7 +174,7 @@ print(json.dumps({
 
 def rewritten(folder: Path, reference: str) -> dict[str, Any]:
     (folder / "reference.py").write_text(reference)
-    (folder / "rewriting.py").write_text(REWRITING.read_text())
+    (folder / "rewriting.py").write_text(rewriting_text())
     return run_program(folder, REWRITTEN)
 
 
@@ -358,7 +357,7 @@ def captured_of(folder: Path, sizes: str, dims: dict[str, Any], rewriting: str) 
 def test_a_second_attempt_with_fewer_symbols_rewrites_too(tmp_path: Path) -> None:
     """A factor that no tensor tells cannot stay a symbol."""
     dims = {"factor": {"min": 2, "max": 9, "multiple_of": 1, "default": 3}}
-    found = captured_of(tmp_path / "a", "2, 4, 20", dims, REWRITING.read_text())
+    found = captured_of(tmp_path / "a", "2, 4, 20", dims, rewriting_text())
     assert (found["library_fault"], found["library"].count("kernelwright.convolution.default(")) == ("", 1)
 
 
@@ -367,7 +366,7 @@ def test_sizes_that_vary_at_run_time_are_symbols_in_one_capture_and_numbers_in_t
 ) -> None:
     dims = {name: {"min": 1, "max": 99, "multiple_of": 1, "default": 20} for name in ("batch", "factor")}
     reference = SMALL.replace("get_inputs()", "get_inputs(batch=20)").replace("SIZES", "batch, 4, 20")
-    files = {"rewriting.py": REWRITING.read_text()}
+    files = {"rewriting.py": rewriting_text()}
     found = json.loads(capture_text(tmp_path / "a", reference, dims, files=files, own={"batch": 30}))
     assert "made_with == {'factor': 20}" in found["conditions"], "the configuration is that of the module"
     assert [len(one["sizes"]) for one in (found, found["own"])] == [1, 0]
@@ -385,14 +384,14 @@ def test_a_module_for_which_symbols_take_too_long_is_captured_at_its_own_sizes(
     extraction.PROGRAM.write_text(slow)
     dims = {"batch": {"min": 1, "max": 99, "multiple_of": 1, "default": 20}}
     reference = SMALL.replace("get_inputs()", "get_inputs(batch=20)").replace("SIZES", "batch, 4, 20")
-    for files in ({"rewriting.py": REWRITING.read_text()}, {}):
+    for files in ({"rewriting.py": rewriting_text()}, {}):
         found = json.loads(capture_text(tmp_path / str(len(files)), reference, dims, files=files))
         assert (found["sizes"], "own" in found) == ([], False)
         assert "(20, 4, 20,)" in found["expected"][0]
 
 
 def test_a_convolution_without_a_batch_stays_with_the_compiler(tmp_path: Path) -> None:
-    found = captured_of(tmp_path / "a", "4, 20", {}, REWRITING.read_text())
+    found = captured_of(tmp_path / "a", "4, 20", {}, rewriting_text())
     assert (found["library_fault"], found["library"]) == ("", "")
     assert found["module"]
 

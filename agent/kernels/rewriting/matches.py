@@ -1,0 +1,132 @@
+"""Which operation of the library computes a node."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from agent.kernels.rewriting.epilogues import joins
+from agent.kernels.rewriting.nodes import (
+    arguments_of,
+    hint,
+    is_operation,
+    is_written_between,
+    only_used,
+    operation,
+    spread,
+    value_of,
+)
+
+#: The compiler reads shorter rows once, too.
+LONG_ROW = 8192
+#: Of a head. With fewer, attention is a matter of launches.
+LEAST_SCORES = 1 << 16
+
+
+def made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None] | None:
+    """The library's operation for a node: its name, arguments, and a bias to add."""
+    name = operation(node)
+    if not name or not isinstance(node.meta.get("val"), torch.Tensor):
+        return None
+    given = arguments_of(node)
+    first = node.args[0] if node.args else None
+    if not isinstance(first, torch.fx.Node):
+        return None
+    if name in ("matmul", "scaled_dot_product_attention"):
+        found = _attention_of(node, given)
+        return ("attention", found, None) if found else None
+    x = first.meta.get("val")
+    if not isinstance(x, torch.Tensor) or not x.is_contiguous():
+        return None
+    axes = x.dim() - 2
+    if name in ("softmax", "log_softmax"):
+        dim = given["dim"] % x.dim()
+        # Alone, between an input and an output: elsewhere the compiler fuses it with its neighbors.
+        alone = first.op == "placeholder" and all(user.op == "output" for user in node.users)
+        is_long = dim == x.dim() - 1 and hint(x.shape[-1]) >= LONG_ROW
+        if alone and is_long and given["dtype"] is None and x.dtype == torch.float32:
+            return "softmax", [first, name == "log_softmax"], None
+    elif name in ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"):
+        transposed = "transpose" in name
+        pads = given["padding"]
+        if x.dtype == torch.float32 and axes == int(name[-2]) and not isinstance(pads, str):
+            each = {key: spread(given[key], axes) for key in ("stride", "padding", "dilation")}
+            more = spread(given["output_padding"], axes) if transposed else [0] * axes
+            apart = given["bias"] if given["groups"] > 1 or joins(node) else None
+            within = None if apart is not None else given["bias"]
+            args = [first, given["weight"], *each.values(), transposed, more, given["groups"], within]
+            return "convolution", [*args, "", None, None], apart
+    elif name in ("avg_pool1d", "avg_pool2d", "avg_pool3d") and axes == int(name[8]):
+        taps = spread(given["kernel_size"], axes)
+        stride = spread(given["stride"] or taps, axes)
+        padding = spread(given["padding"], axes)
+        if not given["ceil_mode"] and _pays_to_pool(taps, stride):
+            inside = not given["count_include_pad"] and any(padding)
+            divisor = given.get("divisor_override") or 0
+            return "mean_pool", [first, taps, stride, padding, inside and not divisor, divisor], None
+    elif (
+        name in ("max_pool1d", "max_pool2d", "max_pool3d") and axes == int(name[8]) and not given["ceil_mode"]
+    ):
+        taps = spread(given["kernel_size"], axes)
+        stride = spread(given["stride"] or taps, axes)
+        rest = [spread(given[key], axes) for key in ("padding", "dilation")]
+        if _pays_to_pool(taps, stride):
+            return "max_pool", [first, taps, stride, *rest], None
+    return None
+
+
+def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
+    """The arguments of `attention` for a call of torch's, or for softmax(scale * q k^T, masked) v written out."""
+    excluded: Any = None
+    causal, scale = False, None  # of torch's call: the head's size to the power of -1/2
+    if "is_causal" in given:
+        q, k, v = given["query"], given["key"], given["value"]
+        if given["attn_mask"] is not None or given["dropout_p"] or given["enable_gqa"]:
+            return None
+        causal, scale = given["is_causal"], given["scale"]
+    else:
+        weights, v, scale = only_used(node.args[0]), node.args[1], 1.0
+        if is_operation(weights, "dropout") and weights.args[2] is False:
+            weights = only_used(weights.args[0])
+        if not is_operation(weights, "softmax") or weights.args[1] not in (-1, 3) or len(weights.args) > 2:
+            return None
+        scores = only_used(weights.args[0])
+        while not is_operation(scores, "matmul"):
+            if is_operation(scores, "masked_fill") and excluded is None and scores.args[2] == -math.inf:
+                excluded = scores.args[1]
+            elif (
+                is_operation(scores, "mul") and isinstance(scores.args[1], int | float) and scores.args[1] > 0
+            ):
+                scale *= scores.args[1]
+            elif (
+                is_operation(scores, "div") and isinstance(scores.args[1], int | float) and scores.args[1] > 0
+            ):
+                scale /= scores.args[1]
+            else:
+                return None
+            scores = only_used(scores.args[0])
+        if is_written_between(scores, node):
+            return None
+        q, k = scores.args
+        if not is_operation(k, "transpose") or sorted(axis % 4 for axis in k.args[1:]) != [2, 3]:
+            return None
+        k = k.args[0]
+    each = [value_of(one) for one in (q, k, v)]
+    if not all(
+        isinstance(one, torch.Tensor) and one.dim() == 4 and one.dtype == torch.float32 for one in each
+    ):
+        return None
+    if excluded is not None and (value_of(excluded).dtype != torch.bool or value_of(excluded).dim() > 4):
+        return None
+    if hint(each[0].shape[2]) * hint(each[1].shape[2]) < LEAST_SCORES:
+        return None
+    alike = [one.shape[:2] + one.shape[3:] for one in each]
+    return [q, k, v, excluded, scale, causal] if alike[0] == alike[1] == alike[2] else None
+
+
+def _pays_to_pool(taps: list[int], stride: list[int]) -> bool:
+    """The compiler fuses small windows with what surrounds them; it does not compute means of more than 25 taps."""
+    count = math.prod(taps)
+    return count > 25 or (count >= 16 and any(step < tap for step, tap in zip(stride, taps, strict=True)))

@@ -1,0 +1,78 @@
+"""Nodes of a captured graph: what they are, their arguments and values, and how new ones are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+def operation(node: Any) -> str:
+    """Of an operation of torch's, without its overload; else empty."""
+    schema = getattr(node.target, "_schema", None) if isinstance(node, torch.fx.Node) else None
+    return schema.name.removeprefix("aten::") if schema is not None else ""
+
+
+def writes(node: Any) -> bool:
+    """Whether an operation changes a tensor in place; nothing moves past one."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def is_written_between(first: Any, last: Any) -> bool:
+    """Whether an operation between two others changes a tensor in place."""
+    while first is not last:
+        first = first.next
+        if writes(first):
+            return True
+    return False
+
+
+def arguments_of(node: Any) -> dict[str, Any]:
+    """By name, defaults among them."""
+    given: dict[str, Any] = {one.name: one.default_value for one in node.target._schema.arguments}
+    return given | dict(zip(given, node.args, strict=False)) | node.kwargs
+
+
+def is_operation(node: Any, name: str) -> bool:
+    """Whether a node is this operation of torch's."""
+    return operation(node) == name
+
+
+def only_used(node: Any) -> Any:
+    """A node that has no other user, else None."""
+    return node if isinstance(node, torch.fx.Node) and len(node.users) == 1 else None
+
+
+def value_of(node: Any) -> Any:
+    """Its fake tensor, or None."""
+    return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+
+
+def spread(value: Any, axes: int) -> list[Any]:
+    """One value for all axes, or one for each, as a list."""
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    return values * axes if len(values) == 1 else values
+
+
+def hint(size: Any) -> int:
+    """A size, of a symbol the module's own."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
+
+
+def replace(graph: torch.fx.Graph, node: torch.fx.Node, new: torch.fx.Node) -> None:
+    """Let a new node take another's place."""
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
+
+
+def add_call(graph: torch.fx.Graph, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    """A new node with the value that it has for fake tensors."""
+    node = graph.call_function(target, args, kwargs)
+    values = torch.fx.node.map_arg((args, kwargs), lambda one: one.meta["val"])
+    mode = next(one.meta["val"].fake_mode for one in node.all_input_nodes)
+    with mode:
+        node.meta["val"] = target(*values[0], **values[1])
+    return node

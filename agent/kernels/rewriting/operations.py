@@ -1,0 +1,78 @@
+"""The operations of the library, which the compiler leaves as calls; here only the sizes of their results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from agent.kernels.rewriting.nodes import aten
+
+_LIBRARY = torch.library.Library("kernelwright", "DEF")
+_CONVOLUTION = "Tensor x, Tensor weight, int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups"
+_LIBRARY.define(f"convolution({_CONVOLUTION}, Tensor? bias, str after, Tensor? one, Tensor? two) -> Tensor")
+_LIBRARY.define(
+    "mean_pool(Tensor x, int[] taps, int[] stride, int[] padding, bool inside, int divisor) -> Tensor"
+)
+_LIBRARY.define("max_pool(Tensor x, int[] taps, int[] stride, int[] padding, int[] dilation) -> Tensor")
+_LIBRARY.define("softmax(Tensor x, bool log) -> Tensor")
+_LIBRARY.define(
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? excluded, float? scale, bool causal) -> Tensor"
+)
+
+
+@torch.library.register_fake("kernelwright::convolution", lib=_LIBRARY)
+def _convolution(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    more: Any,
+    groups: int,
+    bias: torch.Tensor | None,
+    after: str,
+    one: torch.Tensor | None,
+    two: torch.Tensor | None,
+) -> torch.Tensor:
+    out = aten.convolution(x, weight, None, stride, padding, dilation, transposed, more, groups)
+    return x.new_empty(out.shape)
+
+
+@torch.library.register_fake("kernelwright::mean_pool", lib=_LIBRARY)
+def _mean_pool(
+    x: torch.Tensor, taps: Any, stride: Any, padding: Any, inside: bool, divisor: int
+) -> torch.Tensor:
+    return x.new_empty(pooled(x, taps, stride, padding, [1] * len(taps)))
+
+
+@torch.library.register_fake("kernelwright::max_pool", lib=_LIBRARY)
+def _max_pool(x: torch.Tensor, taps: Any, stride: Any, padding: Any, dilation: Any) -> torch.Tensor:
+    return x.new_empty(pooled(x, taps, stride, padding, dilation))
+
+
+@torch.library.register_fake("kernelwright::softmax", lib=_LIBRARY)
+def _softmax(x: torch.Tensor, log: bool) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@torch.library.register_fake("kernelwright::attention", lib=_LIBRARY)
+def _attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    excluded: torch.Tensor | None,
+    scale: float | None,
+    causal: bool,
+) -> torch.Tensor:
+    return q.new_empty((*q.shape[:3], v.shape[3]))
+
+
+def pooled(x: torch.Tensor, taps: Any, stride: Any, padding: Any, dilation: Any) -> list[Any]:
+    """Sizes of what windows give."""
+    axes = zip(x.shape[2:], taps, stride, padding, dilation, strict=True)
+    return [
+        *x.shape[:2],
+        *((size + 2 * pad - gap * (tap - 1) - 1) // step + 1 for size, tap, step, pad, gap in axes),
+    ]

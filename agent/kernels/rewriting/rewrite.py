@@ -1,0 +1,45 @@
+"""Rewrites a captured graph: operations that the library computes become calls of it, which the compiler leaves as they are."""
+
+from __future__ import annotations
+
+import torch
+
+from agent.kernels.rewriting.epilogues import joins, pointwise_after
+from agent.kernels.rewriting.matches import made_of
+from agent.kernels.rewriting.means import merged
+from agent.kernels.rewriting.nodes import arguments_of, aten, replace
+
+
+def rewrite(graph: torch.fx.GraphModule) -> int:
+    """Replace the operations in place; returns how many were."""
+    changed = 0
+    for node in list(graph.graph.nodes):
+        less = merged(graph.graph, node) if node.op == "call_function" else None
+        if less is not None:
+            replace(graph.graph, node, less)
+            changed += 1
+    graph.graph.eliminate_dead_code()
+    for node in list(graph.graph.nodes):
+        made = made_of(node) if node.op == "call_function" else None
+        if made is None:
+            continue
+        name, args, bias = made
+        if name == "convolution" and args[7] == 1:
+            last, after, operands = pointwise_after(node)
+            if after and not joins(last):
+                # Before the compiler reads the output once more.
+                args[8:], bias, node = [arguments_of(node)["bias"], after, *operands], None, last
+        with graph.graph.inserting_before(node):
+            new = graph.graph.call_function(getattr(torch.ops.kernelwright, name).default, tuple(args))
+            if bias is not None:
+                # Added apart, the bias joins whatever pointwise operations follow.
+                shape = [-1] + [1] * (node.meta["val"].dim() - 2)
+                new.meta["val"] = node.meta["val"]
+                new = graph.graph.call_function(
+                    aten.add.Tensor, (new, graph.graph.call_function(aten.view.default, (bias, shape)))
+                )
+        new.meta["val"] = node.meta["val"]
+        replace(graph.graph, node, new)
+        changed += 1
+    graph.recompile()
+    return changed
