@@ -16,12 +16,22 @@ _KERNELS = (
     "windows.py",
     "rows.py",
     "attention.py",
+    "ranks.py",
+    "distances.py",
     "calls.py",
 )
-_REWRITING = ("nodes.py", "operations.py", "means.py", "epilogues.py", "matches.py", "rewrite.py")
+_REWRITING = (
+    "nodes.py",
+    "operations.py",
+    "means.py",
+    "orders.py",
+    "epilogues.py",
+    "matches.py",
+    "rewrite.py",
+)
 _CALL = re.compile(
     r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)"
-    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention)\.default)\("
+    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|distances|ranked|top)\.default)\("
 )
 _TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}

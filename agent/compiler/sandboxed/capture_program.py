@@ -17,6 +17,7 @@ import json
 import math
 import numbers
 import os
+import re
 import signal
 import sys
 import traceback
@@ -342,7 +343,7 @@ def lowered(
     if aliases or metadata.num_mutated_inp_runtime_indices:
         # Inductor's caller handles aliases and input mutations outside the generated code.
         raise NotExtractable("an output shares memory with something else, or an input is written to")
-    return without_comments(codes[0])
+    return with_long_products(without_comments(codes[0]))
 
 
 def without_comments(module: str) -> str:
@@ -350,6 +351,15 @@ def without_comments(module: str) -> str:
     for end in ("\ndef get_args(", "\ndef benchmark_compiled_module("):
         module = module.partition(end)[0]
     return "\n".join(line for line in module.splitlines() if not line.startswith("# ")) + "\n"
+
+
+def with_long_products(module: str) -> str:
+    """Products of a 32-bit index and a number beyond 32 bits in 64 bits: Triton does not compile what Inductor writes."""
+
+    def longer(match: re.Match[str]) -> str:
+        return f"{match[0]}.to(tl.int64)" if int(match[1]) >= 1 << 31 else match[0]
+
+    return re.sub(r"\b(\d{10,})\*(?:[xyz]\d+|r\d+_\d+)\b(?!\.)", longer, module)
 
 
 def expression(size: Any) -> str:

@@ -9,7 +9,9 @@ import torch
 
 from agent.kernels.gpu.attention import attention, attention_applies
 from agent.kernels.gpu.convolutions import After, convolution, transposed_convolution
+from agent.kernels.gpu.distances import distances
 from agent.kernels.gpu.products import LAUNCH_S, product, product_pays
+from agent.kernels.gpu.ranks import ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.windows import windows, windows_apply
 
@@ -139,6 +141,38 @@ def library_attention(q, k, v, excluded, scale, causal):
         return attend(q, k, v, is_causal=causal, scale=scale).contiguous()
     scores = (q @ k.transpose(2, 3)).mul_(scale).masked_fill_(excluded, -math.inf)
     return (torch.softmax(scores, -1) @ v).contiguous()
+
+
+def library_distances(x, z, euclid):
+    """Distances of all pairs of rows; differences, not products of matrices."""
+    grid_fits = x.dim() == 2 or x.shape[0] < 1 << 16
+    if x.is_cuda and x.dtype == z.dtype == torch.float32 and min(x.numel(), z.numel()) > 0 and grid_fits:
+        out = distances(x if x.dim() == 3 else x[None], z if z.dim() == 3 else z[None], euclid)
+        return out if x.dim() == 3 else out[0]
+    mode = "donot_use_mm_for_euclid_dist"
+    return torch.cdist(x, z, 2.0 if euclid else 1.0, mode).contiguous()
+
+
+def library_ranked(x, rank, nan_wins):
+    """The element of a rank along the last axis: the median, which is NaN where a NaN is, or the k-th value."""
+    if ranks_apply(x) and _is_slow_to_sort(x):
+        return ranked(x, rank, nan_wins)
+    return (x.median(-1) if nan_wins else x.kthvalue(rank + 1, -1)).values
+
+
+def library_top(x, taken, largest, stable):
+    """The largest or smallest elements along the last axis and where they are; stable: the first of equals first."""
+    if ranks_apply(x) and _is_slow_to_sort(x):
+        return top(x, taken, largest)
+    if stable:
+        values, places = x.sort(dim=-1, descending=largest, stable=True)
+        return values[..., :taken].contiguous(), places[..., :taken].contiguous()
+    return tuple(x.topk(taken, -1, largest))
+
+
+def _is_slow_to_sort(x):
+    """Whether torch's operations, at 0.3 TB/s or less, take longer than a launch from Python."""
+    return 4 * x.numel() / 0.3e12 > LAUNCH_S
 
 
 def _is_large(x):

@@ -38,6 +38,9 @@ def made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None] 
         found = _attention_of(node, given)
         return ("attention", found, None) if found else None
     x = first.meta.get("val")
+    if name in ("cdist", "_cdist_forward"):
+        found = _distances_of(given)
+        return ("distances", found, None) if found else None
     if not isinstance(x, torch.Tensor) or not x.is_contiguous():
         return None
     axes = x.dim() - 2
@@ -124,6 +127,18 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
         return None
     alike = [one.shape[:2] + one.shape[3:] for one in each]
     return [q, k, v, excluded, scale, causal] if alike[0] == alike[1] == alike[2] else None
+
+
+def _distances_of(given: dict[str, Any]) -> list[Any] | None:
+    """The arguments of `distances` for torch's, where that does not multiply matrices: from 26 points, it may."""
+    x, z = value_of(given["x1"]), value_of(given["x2"])
+    multiplies = given["p"] == 2 and given["compute_mode"] != 2
+    if multiplies and (given["compute_mode"] == 1 or max(hint(x.shape[-2]), hint(z.shape[-2])) > 25):
+        return None
+    alike = x.dim() == z.dim() and x.dim() in (2, 3) and x.shape[:-2] == z.shape[:-2]
+    if not alike or x.dtype != torch.float32 or z.dtype != torch.float32 or given["p"] not in (1.0, 2.0):
+        return None
+    return [given["x1"], given["x2"], given["p"] == 2.0]
 
 
 def _pays_to_pool(taps: list[int], stride: list[int]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
 
@@ -72,7 +73,8 @@ def add_call(graph: torch.fx.Graph, target: Any, *args: Any, **kwargs: Any) -> t
     """A new node with the value that it has for fake tensors."""
     node = graph.call_function(target, args, kwargs)
     values = torch.fx.node.map_arg((args, kwargs), lambda one: one.meta["val"])
-    mode = next(one.meta["val"].fake_mode for one in node.all_input_nodes)
-    with mode:
+    given = tree_leaves([one.meta["val"] for one in node.all_input_nodes])
+    mode: Any = next(one for one in given if isinstance(one, torch.Tensor))
+    with mode.fake_mode:
         node.meta["val"] = target(*values[0], **values[1])
     return node

@@ -19,6 +19,9 @@ _LIBRARY.define("softmax(Tensor x, bool log) -> Tensor")
 _LIBRARY.define(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? excluded, float? scale, bool causal) -> Tensor"
 )
+_LIBRARY.define("distances(Tensor x, Tensor z, bool euclid) -> Tensor")
+_LIBRARY.define("ranked(Tensor x, int rank, bool nan_wins) -> Tensor")
+_LIBRARY.define("top(Tensor x, int taken, bool largest, bool stable) -> (Tensor, Tensor)")
 
 
 @torch.library.register_fake("kernelwright::convolution", lib=_LIBRARY)
@@ -67,6 +70,22 @@ def _attention(
     causal: bool,
 ) -> torch.Tensor:
     return q.new_empty((*q.shape[:3], v.shape[3]))
+
+
+@torch.library.register_fake("kernelwright::distances", lib=_LIBRARY)
+def _distances(x: torch.Tensor, z: torch.Tensor, euclid: bool) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], z.shape[-2]))
+
+
+@torch.library.register_fake("kernelwright::ranked", lib=_LIBRARY)
+def _ranked(x: torch.Tensor, rank: int, nan_wins: bool) -> torch.Tensor:
+    return x.new_empty(x.shape[:-1])
+
+
+@torch.library.register_fake("kernelwright::top", lib=_LIBRARY)
+def _top(x: torch.Tensor, taken: int, largest: bool, stable: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    values = x.new_empty((*x.shape[:-1], taken))
+    return values, torch.empty_like(values, dtype=torch.int64)
 
 
 def pooled(x: torch.Tensor, taps: Any, stride: Any, padding: Any, dilation: Any) -> list[Any]:

@@ -8,16 +8,20 @@ from agent.kernels.rewriting.epilogues import joins, pointwise_after
 from agent.kernels.rewriting.matches import made_of
 from agent.kernels.rewriting.means import merged
 from agent.kernels.rewriting.nodes import arguments_of, aten, replace
+from agent.kernels.rewriting.orders import order_statistic
 
 
 def rewrite(graph: torch.fx.GraphModule) -> int:
     """Replace the operations in place; returns how many were."""
+    graph.graph.eliminate_dead_code()
     changed = 0
     for node in list(graph.graph.nodes):
         less = merged(graph.graph, node) if node.op == "call_function" else None
         if less is not None:
             replace(graph.graph, node, less)
             changed += 1
+        elif node.op == "call_function":
+            changed += order_statistic(graph.graph, node)
     graph.graph.eliminate_dead_code()
     for node in list(graph.graph.nodes):
         made = made_of(node) if node.op == "call_function" else None

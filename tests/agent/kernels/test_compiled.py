@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from agent.kernels.gpu import attention, convolutions, products, rows, windows
+from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, windows
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 #: Of a thread; the product spills 32 bytes on an H100, and a convolution with an operand of its output's size 144 after its loop.
@@ -87,6 +87,24 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         {},
         {"num_warps": 4, "num_stages": 3},
     ),
+    "top": (
+        ranks._top,
+        {"LARGEST": True, "ROWS": 1, "COLS": 32768},
+        {},
+        {"num_warps": 16, "num_stages": 3},
+    ),
+    "ranked": (
+        ranks._ranked,
+        {"NAN_WINS": True, "ROWS": 4, "COLS": 512},
+        {},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "distances": (
+        distances._distances,
+        {"EUCLID": True, "BM": 64, "BN": 128},
+        {},
+        {"num_warps": 8, "num_stages": 3},
+    ),
     "softmax": (
         rows._softmax,
         {"LOG": False, "PIECE": 32768, "PIECES": 16, "MOST_LOOKS": 20_000},
@@ -95,6 +113,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
 }
 INTEGERS = ("bits", "exponent", "bad", "flag", "count")
+LONGS = ("place_ptr",)
 HALVES = ("high_ptr", "low_ptr")
 
 
@@ -124,7 +143,16 @@ def compiled(
             signature[argument] = descriptors[argument]
         elif argument.endswith("_ptr"):
             is_integer = any(word in argument for word in INTEGERS)
-            signature[argument] = f"*{'i32' if is_integer else 'fp16' if argument in HALVES else 'fp32'}"
+            kind = (
+                "i32"
+                if is_integer
+                else "i64"
+                if argument in LONGS
+                else "fp16"
+                if argument in HALVES
+                else "fp32"
+            )
+            signature[argument] = f"*{kind}"
             attributes[(place,)] = [["tt.divisibility", 16]]
         else:
             signature[argument] = "fp32" if argument in ("alpha", "beta", "divisor", "scale") else "i32"

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from evaluator.roles import interpreted
 interpreted.prepare()
-from agent.kernels.gpu import attention, convolutions, products, rows, windows
+from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, windows
 torch.manual_seed(0)
 found = []
 def compare(name, out, exact, float32):
@@ -203,3 +203,49 @@ def test_kernels_are_as_accurate_as_float32_and_keep_inf_and_nan(tmp_path: Path,
             assert 1e-5 < row["error"] < 1e-3, row
         else:
             assert row["error"] < max(2.5e-7, 2 * row["float32"]), row
+
+
+RANKS = """
+def same(a, b):
+    return torch.equal(a.nan_to_num(9.0, 8.0, 7.0), b.nan_to_num(9.0, 8.0, 7.0))
+
+for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    for shape in ((5, 7), (3, 4, 100), (2, 3000), (33, 64), (1, 1)):
+        x = torch.randn(shape).to(dtype)
+        if x.numel() > 20:
+            x[0, ..., 1], x[1, ..., 4], x[0, ..., 3], x[1, ..., 3] = torch.tensor([torch.nan, -torch.nan, torch.inf, -torch.inf])
+            x[-1, ..., 0], x[-1, ..., 2], x[-1, ..., 4] = -0.0, 0.0, x[-1, ..., 5]
+        wrong = []
+        for taken in (1, 3, 7):
+            if taken <= shape[-1]:
+                for largest in (True, False):
+                    values, places = ranks.top(x, taken, largest)
+                    wanted, at = x.sort(dim=-1, descending=largest, stable=True)
+                    if not same(values, wanted[..., :taken]) or not torch.equal(places, at[..., :taken]):
+                        wrong.append((taken, largest))
+                if not same(ranks.ranked(x, taken - 1, False), x.kthvalue(taken, -1).values):
+                    wrong.append(taken)
+        if not same(ranks.ranked(x, (shape[-1] - 1) // 2, True), x.median(-1).values):
+            wrong.append("median")
+        found.append({"name": f"{dtype} {shape}", "wrong": wrong})
+print(json.dumps(found))
+"""
+
+DISTANCES = """
+for batches, points, others, dims in ((1, 5, 7, 3), (2, 70, 130, 33), (1, 1, 1, 1)):
+    x, z = torch.randn(batches, points, dims) * 3, torch.randn(batches, dims, others).transpose(1, 2)
+    z[:, 0] = x[:, 0] + 1e-5
+    if points > 5:
+        x[0, 3, 0], z[0, 4, 0] = torch.inf, torch.nan
+    for p in (1.0, 2.0):
+        out = distances.distances(x, z, p == 2.0)
+        wanted = torch.cdist(x.double(), z.double(), p, "donot_use_mm_for_euclid_dist")
+        wrong = not torch.allclose(out.double(), wanted, rtol=1e-6, atol=1e-12, equal_nan=True)
+        found.append({"name": f"{p} {dims}", "wrong": ["values"] * wrong})
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("program", [RANKS, DISTANCES], ids=["ranks", "distances"])
+def test_order_statistics_and_distances_are_torch_s(tmp_path: Path, program: str) -> None:
+    assert [row for row in run_program(tmp_path, _START + program) if row["wrong"]] == []

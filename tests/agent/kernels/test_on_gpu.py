@@ -154,3 +154,35 @@ def test_attention_is_as_accurate_as_torch(dims: int, shared: float) -> None:
                 patch.setattr(owner, name, lambda *_, **__: pytest.fail("torch's was called"))
             got = calls.library_attention(q, k, v, mask, scale, causal)
         assert error(got, exact) <= 2 * error(run(q, k, v), exact)
+
+
+@pytest.mark.parametrize("shape", [(4096, 32000), (65536, 256), (65536, 511), (3, 5, 7)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_order_statistics_are_those_of_torch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    from agent.kernels.gpu import ranks
+
+    torch.manual_seed(0)
+    x = torch.randn(shape, device="cuda").to(dtype)
+    x[0, ..., 1], x[1, ..., 2], x[2, ..., 3] = float("nan"), float("inf"), -float("inf")
+    assert ranks.ranks_apply(x)
+    for _ in range(2):  # the second launch goes past Triton's look-ups
+        for largest in (True, False):
+            values, places = ranks.top(x, 5, largest)
+            wanted, at = x.sort(dim=-1, descending=largest, stable=True)
+            assert torch.equal(places, at[..., :5])
+            assert torch.allclose(values, wanted[..., :5], 0, 0, equal_nan=True)
+        median = ranks.ranked(x, (shape[-1] - 1) // 2, True)
+        assert torch.allclose(median, x.median(-1).values, 0, 0, equal_nan=True)
+        assert torch.allclose(ranks.ranked(x, 2, False), x.kthvalue(3, -1).values, 0, 0, equal_nan=True)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_distances_are_as_accurate_as_torch_s(p: float) -> None:
+    from agent.kernels.gpu import distances
+
+    torch.manual_seed(0)
+    x, z = torch.randn(3, 700, 33, device="cuda"), torch.randn(3, 33, 1000, device="cuda").transpose(1, 2)
+    exact = torch.cdist(x.double(), z.double(), p, "donot_use_mm_for_euclid_dist")
+    out = distances.distances(x, z, p == 2.0)
+    theirs = torch.cdist(x, z, p, "donot_use_mm_for_euclid_dist")
+    assert error(out, exact) <= max(1e-7, 2 * error(theirs, exact))
