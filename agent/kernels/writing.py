@@ -24,6 +24,7 @@ _REWRITING = (
     "nodes.py",
     "operations.py",
     "means.py",
+    "norms.py",
     "orders.py",
     "epilogues.py",
     "matches.py",

@@ -10,7 +10,7 @@ import torch
 from agent.kernels.gpu.attention import attention, attention_applies
 from agent.kernels.gpu.convolutions import After, convolution, transposed_convolution
 from agent.kernels.gpu.distances import distances
-from agent.kernels.gpu.products import LAUNCH_S, product, product_pays
+from agent.kernels.gpu.products import LAUNCH_S, product, product_pays, with_launches
 from agent.kernels.gpu.ranks import ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.windows import windows, windows_apply
@@ -87,7 +87,7 @@ def library_convolution(
             and (x.is_contiguous() or x.is_contiguous(memory_format=last))
         ):
             parts = 1 if torch.backends.cudnn.allow_tf32 else 2
-            if _convolution_pays(x, outs, weight.shape[2:], out_sizes, stride if transposed else None, parts):
+            if _convolution_pays(x, outs, weight.shape[2:], out_sizes, stride, transposed, parts):
                 order = torch.contiguous_format if x.is_contiguous() else last
                 out = torch.empty(
                     (x.shape[0], outs, *out_sizes), dtype=x.dtype, device=x.device, memory_format=order
@@ -133,7 +133,7 @@ def library_attention(q, k, v, excluded, scale, causal):
         scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
         theirs_s = 4 * scores * q.shape[3] / 45e12 + (0 if excluded is None else 20 * scores / 2.4e12)
         ours_s = 4 * scores * q.shape[3] / 90e12 + 12 * (q.numel() + 2 * k.numel()) / 2.4e12
-        if ours_s + 10 * LAUNCH_S < 0.95 * theirs_s:
+        if with_launches(ours_s, 10) < 0.95 * theirs_s:
             out = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
             return attention(q, k, v, excluded, scale, causal, out)
     if excluded is None:
@@ -211,11 +211,11 @@ def _has_units(x):
     return torch.cuda.get_device_capability(x.device)[0] == 9
 
 
-def _convolution_pays(x, outs, taps, sizes, transposed_stride, parts):
+def _convolution_pays(x, outs, taps, sizes, stride, transposed, parts):
     """Whether an implicit product is faster than cuDNN, by rates measured on an H100.
 
     cuDNN in float32: 38 TFLOP/s, less where few terms are summed or few channels come out, 12 in transposed 3-D convolutions, and
-    with a stride 0.8e12 taps a second, 32 channels at a time; about twice these in TF32. Here: the copies of the input at 2.4 TB/s; then the product at 450
+    with a stride 0.8e12 taps a second, 32 channels at a time; two thirds in others with a stride; about twice these in TF32. Here: the copies of the input at 2.4 TB/s; then the product at 450
     TFLOP/s of float16, or the patches' reads from L2 at 4 TB/s if that takes longer; and the output at 2.2 TB/s. Each
     residue of a transposed convolution is three launches.
     """
@@ -234,14 +234,16 @@ def _convolution_pays(x, outs, taps, sizes, transposed_stride, parts):
         1,
         2 * pixels * outs * channels * count,
     )
-    if transposed_stride is not None:
-        steps = math.prod(transposed_stride)
+    steps = math.prod(stride)
+    if steps > 1 and not transposed:
+        cudnn *= 0.65
+    if transposed:
         flops /= steps
         if x.dim() == 5:
             cudnn = min(
                 cudnn, 12e12 if steps == 1 else flops / (pixels * outs * count * -(-channels // 32) / 0.8e12)
             )
-        wide = transposed_stride[-1] if transposed_stride[-1] in (2, 4) else 1
+        wide = stride[-1] if stride[-1] in (2, 4) else 1
         phases, columns, places = steps // wide, outs * wide, pixels / steps * (steps // wide)
         terms = packed * (
             count * wide / steps if wide == 1 else count / taps[-1] * (taps[-1] // wide + 1) * wide / steps
@@ -253,4 +255,4 @@ def _convolution_pays(x, outs, taps, sizes, transposed_stride, parts):
     product_s = 2 * (3 if parts == 2 else 1) * places * tiles * tile * terms / 450e12
     ours_s = x.numel() * (8 + 2 * parts * packed / channels) / 2.4e12 + 4 * pixels * outs / 2.2e12
     ours_s += max(product_s, places * tiles * terms * 2 * parts / 4e12)
-    return ours_s + LAUNCH_S * (4 + 3 * phases) < 0.95 * cudnn_s
+    return with_launches(ours_s, 4 + 3 * phases) < 0.95 * cudnn_s

@@ -64,16 +64,15 @@ def _first_ones(nodes: Any, axis: int) -> int | None:
     most = 0
     for node in nodes:
         for user in node.users:
-            name, given = operation(user), arguments_of(user) if operation(user) else {}
-            along = given.get("dim", 0) % (axis + 1)
-            count: Any = None
-            if name == "slice" and along != axis:
-                count = _first_ones([user], axis)
-            elif name == "slice" and given["step"] == 1 and not given["start"]:
-                count = given["end"]
-            elif name == "select" and along == axis:
-                count = given["index"] + 1 if given["index"] >= 0 else None
-            if not isinstance(count, int) or count < 0:
+            name, count = operation(user), None
+            if name in ("slice", "select"):
+                given = arguments_of(user)
+                if given["dim"] % (axis + 1) == axis:
+                    first = name == "select" or (given["step"] == 1 and not given["start"])
+                    count = (given["end"] if name == "slice" else given["index"] + 1) if first else None
+                elif name == "slice":
+                    count = _first_ones([user], axis)
+            if not isinstance(count, int) or count < 1:
                 return None
             most = max(most, count)
     return most

@@ -8,6 +8,7 @@ from agent.kernels.rewriting.epilogues import joins, pointwise_after
 from agent.kernels.rewriting.matches import made_of
 from agent.kernels.rewriting.means import merged
 from agent.kernels.rewriting.nodes import arguments_of, aten, replace
+from agent.kernels.rewriting.norms import steady_norm
 from agent.kernels.rewriting.orders import order_statistic
 
 
@@ -16,11 +17,13 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
     graph.graph.eliminate_dead_code()
     changed = 0
     for node in list(graph.graph.nodes):
-        less = merged(graph.graph, node) if node.op == "call_function" else None
-        if less is not None:
-            replace(graph.graph, node, less)
+        if node.op != "call_function":
+            continue
+        better = merged(graph.graph, node) or steady_norm(graph.graph, node)
+        if better is not None:
+            replace(graph.graph, node, better)
             changed += 1
-        elif node.op == "call_function":
+        else:
             changed += order_statistic(graph.graph, node)
     graph.graph.eliminate_dead_code()
     for node in list(graph.graph.nodes):

@@ -147,7 +147,8 @@ def convolution(*given):
     return names[result] if after else x
 
 rewriting._LIBRARY.impl("convolution", convolution, "CPU")
-rewriting._LIBRARY.impl("max_pool", calls.library_max_pool, "CPU")
+for name in ("max_pool", "distances", "ranked", "top"):
+    rewriting._LIBRARY.impl(name, getattr(calls, "library_" + name), "CPU")
 torch.manual_seed(0)
 model = reference.Model().eval().requires_grad_(False)
 given, state = reference.get_inputs(), dict(model.named_parameters())
@@ -160,9 +161,11 @@ with torch.no_grad():
     rewriting.rewrite(graph)
     found = graph(*given, *state.values())
     same = [torch.allclose(a, b, atol=1e-5, rtol=1e-4) for a, b in zip(found, model(*given), strict=True)]
+called = [str(node.target).split(".")[1] for node in graph.graph.nodes if "kernelwright." in str(node.target)]
 nodes = [node for node in graph.graph.nodes if "kernelwright.convolution" in str(node.target)]
 print(json.dumps({
     "same": same,
+    "library": called,
     "sizes": [list(node.meta["val"].shape) for node in nodes],
     "taps": [list(node.args[1].meta["val"].shape[2:]) for node in nodes],
     "bias": [node.args[8] is not None for node in nodes],
@@ -322,6 +325,102 @@ def test_pointwise_operations_join_a_convolution_where_the_compiler_would_read_i
     errors = run_program(tmp_path, INTERPRETED + KERNELS)["errors"]
     assert max(errors) < 5e-6, errors
 
+
+ORDERS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x, z, y):
+        ordered, places = torch.sort(x, dim=-1, descending=True, stable=True)
+        best, at = x.topk(3, dim=-1, largest=False)
+        return (
+            ordered[:, :4].exp(),
+            places[..., 1],
+            best + at,
+            x.median(dim=-1, keepdim=True).values,
+            x.kthvalue(5, dim=1).values,
+            torch.cdist(z, y, compute_mode="donot_use_mm_for_euclid_dist"),
+            torch.cdist(z[:20], y[:25]),
+            torch.cdist(z, y, 1.0),
+            # These stay: all of a sorted row, the place of a median, another axis, many elements, a product of matrices.
+            torch.sort(x, dim=-1, descending=True).values.sum(-1),
+            x.median(dim=-1).indices,
+            x.topk(2, dim=0).values,
+            x.topk(30, dim=-1).values,
+            torch.cdist(z, y),
+            torch.sort(x, dim=-1).values[:, 3:],
+            torch.sort(x, dim=-1).values[:, -1],
+        )
+
+
+def get_inputs():
+    return [torch.randn(6, 40), torch.randn(30, 5), torch.randn(33, 5)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_order_statistics_and_distances_are_the_library_s_where_torch_would_be_called(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, ORDERS)
+    assert found["same"] == [True] * 15
+    assert found["library"] == ["top"] * 2 + ["ranked"] * 2 + ["distances"] * 3
+
+
+NORMS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.plain = nn.LayerNorm(768), nn.LayerNorm(768, elementwise_affine=False)
+        self.long, self.two = nn.LayerNorm(1500), nn.LayerNorm((3, 768))
+
+    def forward(self, x, long):
+        return self.norm(x), self.plain(x), self.long(long), self.two(x)
+
+
+def get_inputs():
+    x = torch.randn(5, 3, 768)
+    x[1], x[2] = 2.7, 1e4 + x[2]
+    return [x, torch.randn(4, 1500)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_layer_norm_of_constant_rows_is_exactly_its_shift(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, NORMS + CONSTANT)
+    assert found["same"] == [True] * 4
+    assert run_program(tmp_path, CONSTANT_ROWS)["left"] == 0.0, "a sum over a length is off, twice is not"
+
+
+# For the check of values: constant rows apart.
+CONSTANT = """
+made = get_inputs
+
+
+def get_inputs():
+    x, long = made()
+    return [torch.randn_like(x), long]
+"""
+
+CONSTANT_ROWS = """
+import json, torch, reference, rewriting
+from torch.fx.experimental.proxy_tensor import make_fx
+x = torch.full((64, 768), 2.7) * torch.arange(1, 65).unsqueeze(1)
+with torch.no_grad():
+    graph = make_fx(reference.Model().plain, pre_dispatch=True, tracing_mode="fake")(x)
+    rewriting.rewrite(graph)
+print(json.dumps({"left": graph(x).abs().max().item()}))
+"""
 
 SMALL = """
 import torch
