@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from agent.compiler.inductor import assemble
 from agent.errors import ProposalFailed
-from tests.agent.compiler.extraction import capture_text, run_program, task_text
+from tests.agent.compiler.extraction import PROGRAM, capture_text, run_program, task_text
 
 DIMS: dict[str, dict[str, Any]] = {
     "rows": {"min": 1, "max": 16384, "multiple_of": 1, "default": 64},
@@ -128,3 +129,12 @@ def test_dropout_outside_training_draws_nothing(tmp_path: Path, body: str) -> No
 def test_a_capture_of_another_form_is_refused(data: bytes) -> None:
     with pytest.raises(ProposalFailed):
         assemble(data, task_text("softmax"), "t")
+
+
+def test_a_product_of_an_index_beyond_32_bits_is_one_of_64_bits() -> None:
+    """Triton refuses to compile an int32 times such a number, which torch.compile writes for a hash of an arange."""
+    program = runpy.run_path(str(PROGRAM))
+    text = "tmp4 = (2654435769*x2).to(tl.int64)\ntmp5 = 1000000007*r0_1\ncall(12345678901*s0)\n"
+    changed = text.replace("2654435769*x2", "2654435769*x2.to(tl.int64)")
+    assert program["with_long_products"](text) == changed
+    assert program["with_long_products"](changed) == changed
