@@ -13,7 +13,7 @@ from agent.diagnosing import PROFILE_STEP
 from agent.knowledge.architectures import architecture_of_cpu, architecture_of_gpu
 from agent.knowledge.reading import DEFAULT_LIMIT, bottleneck_of, notes_for
 from agent.memory.entries import Memory, MemoryEntry, Question, Recalled
-from agent.memory.features import FEATURES_STEP, Features, features_of
+from agent.memory.features import features_of
 from agent.prompts import fill
 from agent.store import JobStore
 from evaluator.description import Description
@@ -63,7 +63,9 @@ class Background:
         """Lessons of earlier jobs about similar modules, as Markdown; empty if there are none."""
         found = self._store.step(_MEMORY_STEP)  # read even without a memory: a replay shows the same text
         if found is None and self._memory is not None:
-            question = Question(self._features(), self._device, self.architecture)
+            question = Question(
+                features_of(self._task_source, self._description), self._device, self.architecture
+            )
             told = self._memory.similar(question, _MOST_MEMORIES)
             value = [{"entry": one.entry.to_json(), "similarity": one.similarity} for one in told]
             self._store.finish_step(_MEMORY_STEP, value)
@@ -113,12 +115,6 @@ class Background:
             if verdict is not None and verdict.environment.get("device_name"):
                 return str(verdict.environment["device_name"])
         return ""
-
-    def _features(self) -> Features:
-        stored = self._store.step(FEATURES_STEP)
-        if isinstance(stored, dict):
-            return Features.from_json(stored)
-        return features_of(self._task_source, self._description)
 
 
 def _rendered(**values: object) -> str:

@@ -3,7 +3,7 @@
     python -m benchmarks.referee --write
     python -m benchmarks.referee --device cuda --out FOLDER
 
-The candidate is the library's kernel for the task, which needs no compilation after the first round: what is measured
+The candidate is a loop over rows, which needs no compilation after the first round: what is measured
 is the referee. Shapes are small and drawn anew, log-uniform, for each run.
 """
 
@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.shared import MEASUREMENTS, environment, library_candidate, quiet, write_new
+from benchmarks.shared import MEASUREMENTS, environment, quiet, row_candidate, write_new
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.measuring import calibration, measure
 from evaluator.request import Request
@@ -103,7 +103,7 @@ def main(
     console = Console(width=120)
     source = catalog.load(task).source
     reference = TaskSource(task, source)
-    candidate = CandidateSource(library_candidate(source, device), "human", "library")
+    candidate = CandidateSource(row_candidate(source, device), "human", "rows")
     chosen = small_shapes(shapes, seed)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:

@@ -17,11 +17,10 @@ from typing import Any
 import torch
 import typer
 
-from agent.library.assemble import assemble
-from agent.library.find import find_matches
-from agent.library.match.graph import read_graphs
-from agent.proposers.human import tracing_program
+from agent.compiler.inductor import CAPTURE_PROGRAM, assemble
+from agent.kernels.writing import row_module, row_program_text
 from evaluator.keeping import replacing
+from kernelbench_tasks import Dim
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASUREMENTS = ROOT / "docs" / "measurements"
@@ -54,15 +53,29 @@ def module_from(source: str, name: str) -> ModuleType:
     return module
 
 
-def library_candidate(task_source: str, device: str = "cpu") -> str:
-    """The candidate that the library offers for a task of the catalogue."""
+def row_candidate(task_source: str, device: str = "cpu") -> str:
+    """A right candidate for a task over rows: the library's loop in C++ on a CPU, the compiler's Triton on a GPU."""
+    dims = module_from(task_source, "task").DIMS
+    known = {
+        name: {"min": dim.min, "max": dim.max, "default": dim.default}
+        for name, dim in dims.items()
+        if isinstance(dim, Dim)
+    }
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "task.py").write_text(task_source, encoding="utf-8")
+        Path(folder, "reference.py").write_text(task_source, encoding="utf-8")
+        Path(folder, "request.json").write_text(
+            json.dumps({"dims": known, "device": device}), encoding="utf-8"
+        )
+        Path(folder, "row_program.py").write_text(row_program_text(), encoding="utf-8")
         variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-        subprocess.run([sys.executable, "-c", tracing_program()], cwd=folder, check=True, env=variables)
-        traced = read_graphs(Path(folder, "out", "graphs.json").read_bytes())
-    match = next(find_matches(traced))
-    return assemble(match, device, task_source)
+        subprocess.run(
+            [sys.executable, "-c", CAPTURE_PROGRAM.read_text()], cwd=folder, check=True, env=variables
+        )
+        data = Path(folder, "out", "capture.json").read_text(encoding="utf-8")
+    rows = json.loads(data)["rows"]
+    return assemble(
+        data, task_source, "rows", changed=(lambda _: row_module(rows)) if device == "cpu" else None
+    )
 
 
 def write_whole(path: Path, report: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import mixed, row_kernels
-from benchmarks.shared import ROOT, environment, library_candidate, quiet
+from benchmarks.shared import ROOT, environment, quiet, row_candidate
 from evaluator.devices import open_device
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.request import Request
@@ -152,7 +152,7 @@ class Singles:
 def single(singles: Singles, device: str, runs: int, report: Report) -> None:
     """Every kind, as long as there is time."""
     mark = secrets.token_hex(4)
-    library = library_candidate(catalog.load(TASK).source, device)
+    library = row_candidate(catalog.load(TASK).source, device)
 
     def new(number: int) -> str:
         return f"{mark} {number}"

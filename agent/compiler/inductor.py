@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agent.bundle.sections import bound_names
 from agent.compiler.forward import cut_apart, forward_of, joined, titled, without_docstring
 from agent.errors import ProposalFailed
-from agent.kernels.writing import rewriting_text
+from agent.kernels.writing import rewriting_text, row_program_text
 from evaluator.devices import is_accelerator
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ NOTE = "the code that torch.compile generates, one source for all sizes of a con
 _DEADLINE_S = 300.0
 _MEMORY_BYTES = 6 << 30
 _MAX_CAPTURE_BYTES = 8 << 20
-_PROGRAM = Path(__file__).parent / "sandboxed" / "capture_program.py"
+CAPTURE_PROGRAM = Path(__file__).parent / "sandboxed" / "capture_program.py"
 
 
 def inductor_source(referee: Referee, task: TaskSource, dims: Mapping[str, Any], device: str) -> str:
@@ -84,10 +84,12 @@ def captured(
     files = {"reference.py": task.source, "request.json": json.dumps(request)}
     if is_accelerator(device):
         files["rewriting.py"] = rewriting_text()
+    else:
+        files["row_program.py"] = row_program_text()
     # A GPU driver reserves far more address space than it uses; a memory limit would make it fail.
     memory_bytes = None if is_accelerator(device) else _MEMORY_BYTES
     result = referee.run_tool(
-        _PROGRAM.read_text(),
+        CAPTURE_PROGRAM.read_text(),
         files,
         deadline_s=_DEADLINE_S,
         memory_bytes=memory_bytes,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 _FOLDER = Path(__file__).resolve().parent
 _KERNELS = (
@@ -87,6 +88,65 @@ def kernels() -> str:
 def rewriting_text() -> str:
     """The text of `agent.kernels.rewriting` in one piece, for the capture program."""
     return joined("rewriting", _REWRITING)
+
+
+def row_program_text() -> str:
+    """The text of `agent.kernels.cpu.row_program`, for the capture program."""
+    return (_FOLDER / "cpu" / "row_program.py").read_text(encoding="utf-8")
+
+
+def row_module(told: Any) -> str:
+    """A module in place of Inductor's: a row program's C++, and a `call` of it.
+
+    Args:
+        told: what `agent.kernels.cpu.row_program` found, untrusted.
+
+    Raises:
+        KeyError, TypeError, ValueError: it has another form.
+    """
+    code, inputs, outputs = str(told["code"]), [int(place) for place in told["inputs"]], list(told["outputs"])
+    made = {
+        "full": "empty_output(x)",
+        "col": "x.new_empty((*x.shape[:-1], 1))",
+        "flat": "x.new_empty(x.shape[:-1])",
+    }
+    if not inputs or not outputs or "'''" in code:
+        raise ValueError("the row program has another form")
+    source = (_FOLDER / "cpu" / "simd.h").read_text(encoding="utf-8") + code
+    outs = [f"out{place}" for place in range(len(outputs))]
+    lines = [f"    {name} = {made[kind]}" for name, kind in zip(outs, outputs, strict=True)]
+    pointers = ", ".join(
+        [*(f"given[{place}].data_ptr()" for place in inputs), *(f"{name}.data_ptr()" for name in outs)]
+    )
+    return _ROW_MODULE.format(
+        runtime=joined("cpu", ("runtime.py",)),
+        source=source,
+        count=len(inputs) + len(outs) + 2,
+        main=int(told["main"]),
+        made="\n".join(lines),
+        pointers=pointers,
+        outs=", ".join(outs),
+    )
+
+
+_ROW_MODULE = """\
+{runtime}
+import struct
+
+CPP_SOURCE = r'''
+{source}'''
+
+_rows = build_kernel("rows", CPP_SOURCE)
+_packed = struct.Struct("@{count}q").pack
+
+
+def call(given):
+    x = given[{main}]
+    cols = x.shape[-1]
+{made}
+    _rows(_packed({pointers}, x.numel() // cols, cols))
+    return ({outs},)
+"""
 
 
 def joined(folder: str, names: Sequence[str]) -> str:

@@ -6,15 +6,12 @@ import ast
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.library.match.graph import Argument, Node, Ref, Traced
 from evaluator.description import Description
 
-#: Step that stores the features if the job's task was traced.
-FEATURES_STEP = "memory.features"
 #: Upper limits on the bytes of inputs, outputs and parameters in one call; larger ones are "huge".
 SIZE_CLASSES = (
     ("tiny", 1 << 16),
@@ -32,13 +29,8 @@ _PLUMBING = frozenset(
     "view reshape permute transpose t expand clone detach alias unsqueeze squeeze getitem contiguous to to_copy lift_fresh_copy "
     "size shape dim numel chunk split unbind flatten empty empty_like type_as float half bfloat16 register_buffer unsafe_view".split()
 )
-# Maps the different names that graphs, functions and modules use to one name.
+# Maps the different names that functions and modules use to one name.
 _ALIASES = {
-    "native_layer_norm": "layer_norm",
-    "native_group_norm": "group_norm",
-    "native_batch_norm": "batch_norm",
-    "native_batch_norm_legit_no_training": "batch_norm",
-    "fused_rms_norm": "rms_norm",
     "r_m_s_norm": "rms_norm",
     "addmm": "matmul",
     "mm": "matmul",
@@ -51,7 +43,6 @@ _ALIASES = {
     "re_l_u": "relu",
     "g_e_l_u": "gelu",
     "si_l_u": "silu",
-    "safe_softmax": "softmax",
 }
 _BINARY = {
     ast.Add: "add",
@@ -87,16 +78,13 @@ class Features:
     """A module's features.
 
     Attributes:
-        operators: count of each operator in the traced graph, excluding data movement ("mul", "amax", "matmul"); empty if the
-            module was not traced.
-        written: count of each operator that the module's text names ("layer_norm", which the graph decomposes); may be empty.
+        operators: count of each operator that the module's text names, excluding data movement ("mul", "amax", "matmul").
         reductions: "reduce:AXIS" and "scan:AXIS", where AXIS is last, first, inner, several or all.
         dtypes: of inputs and outputs, without `torch.`.
         size_class: a name from `SIZE_CLASSES`, by the bytes that a typical call touches.
     """
 
     operators: Mapping[str, int] = field(default_factory=dict)
-    written: Mapping[str, int] = field(default_factory=dict)
     reductions: frozenset[str] = frozenset()
     dtypes: frozenset[str] = frozenset()
     size_class: str = "medium"
@@ -105,7 +93,6 @@ class Features:
         """As a JSON value; equal features give equal values."""
         return {
             "operators": dict(sorted(self.operators.items())),
-            "written": dict(sorted(self.written.items())),
             "reductions": sorted(self.reductions),
             "dtypes": sorted(self.dtypes),
             "size_class": self.size_class,
@@ -122,45 +109,33 @@ class Features:
         if data["size_class"] not in _SIZE_NAMES:
             raise ValueError(f"size class {data['size_class']!r} is unknown")
         return cls(
-            {str(name): int(count) for name, count in data["operators"].items()},
-            {str(name): int(count) for name, count in data["written"].items()},
+            # Rows of older versions count the operators of a graph apart from those of the text.
+            {str(name): int(count) for name, count in (data.get("written") or data["operators"]).items()},
             frozenset(map(str, data["reductions"])),
             frozenset(map(str, data["dtypes"])),
             data["size_class"],
         )
 
 
-def features_of(source: str, description: Description, traced: Traced | None = None) -> Features:
+def features_of(source: str, description: Description) -> Features:
     """Features of a task.
 
     Args:
         source: the task's text, which is only parsed; text that is not valid Python yields no operators.
         description: the result of `Referee.describe`.
-        traced: the task's graph, if traced. Axes then come from the graph, else from the `dim` arguments of calls.
     """
     written = list(_written(source))
-    graph = list(_traced(traced)) if traced is not None else []
     reductions = set()
-    for name, axis in graph or written:
+    for name, axis in written:
         kind = "reduce" if name in _REDUCING | _OVER_LAST else "scan" if name in _SCANNING else ""
         if kind:
             reductions.add(f"{kind}:{'last' if name in _OVER_LAST else axis}")
     return Features(
-        _counted(name for name, _ in graph),
         _counted(name for name, _ in written),
         frozenset(reductions),
         _dtypes(description),
         _size_class(description),
     )
-
-
-def _traced(traced: Traced) -> Iterator[tuple[str, str]]:
-    """(operator, axis word) of each node of the first graph."""
-    nodes = traced.traces[0].nodes
-    for node in nodes:
-        name = _operator(node.op.removeprefix("aten.").split(".")[0])
-        if not node.is_leaf and name not in _PLUMBING:
-            yield name, _axis(node, name, nodes)
 
 
 def _operator(name: str) -> str:
@@ -172,29 +147,12 @@ def _counted(names: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(names).most_common(_MAX_OPERATORS)))
 
 
-def _axis(node: Node, name: str, nodes: Sequence[Node]) -> str:
-    """The axis word for the dimensions of its first argument that a node reduces or scans."""
-    chosen: Argument = node.keywords.get("dim")
-    if chosen is None and len(node.arguments) > 1:
-        chosen = node.arguments[2] if name == "topk" and len(node.arguments) > 2 else node.arguments[1]
-    if name == "linalg_vector_norm":
-        chosen = node.arguments[2] if len(node.arguments) > 2 else None
-    first = node.arguments[0] if node.arguments else None
-    shape = nodes[first.node].shape if isinstance(first, Ref) else None
-    axes = chosen if isinstance(chosen, tuple) else (chosen,)
-    numbers = [axis for axis in axes if isinstance(axis, int) and not isinstance(axis, bool)]
-    return _axis_word(numbers, len(shape) if shape else 0)
-
-
-def _axis_word(axes: list[int], rank: int) -> str:
-    if not axes or (rank and len(axes) >= rank and rank > 1):
+def _axis_word(axes: list[int]) -> str:
+    if not axes:
         return "all"
     if len(axes) > 1:
         return "several"
-    axis = axes[0]
-    if axis == -1 or (rank and axis == rank - 1):
-        return "last"
-    return "first" if axis == 0 or (rank and axis == -rank) else "inner"
+    return {-1: "last", 0: "first"}.get(axes[0], "inner")
 
 
 def _written(source: str) -> Iterator[tuple[str, str]]:
@@ -223,7 +181,7 @@ def _call(node: ast.Call, function: ast.Attribute, in_constructor: bool) -> Iter
     operator = _operator(plain)
     if operator not in _PLUMBING:
         function_of_torch = isinstance(owner, ast.Name) and owner.id in ("torch", "F")
-        yield operator, _axis_word(_written_axes(node, 1 if function_of_torch else 0), 0)
+        yield operator, _axis_word(_written_axes(node, 1 if function_of_torch else 0))
 
 
 def _written_axes(call: ast.Call, position: int) -> list[int]:

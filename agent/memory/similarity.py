@@ -3,8 +3,7 @@
     similarity = 0.55 operators + 0.20 reductions + 0.10 dtypes + 0.15 size          (each part 0 to 1)
 
 - operators: weighted Jaccard, sum of minima over sum of maxima of `1 + log2(count)`; the eighth multiplication tells less
-  than the first. Computed for the graphs (if both modules were traced) and for the texts; the larger value counts, since one
-  author writes LayerNorm and another spells it out. 0 if neither shows an operator, since nothing is known then.
+  than the first. 0 if neither shows an operator, since nothing is known then.
 - reductions and dtypes: Jaccard; 1 if both are empty, since two elementwise modules are alike in that respect.
 - size: 1 - distance / 4, between the five size classes.
 
@@ -32,7 +31,7 @@ def similarity(one: Features, other: Features) -> float:
     sizes = [name for name, _ in SIZE_CLASSES]
     distance = abs(sizes.index(one.size_class) - sizes.index(other.size_class))
     return (
-        _WEIGHTS["operators"] * _operators(one, other)
+        _WEIGHTS["operators"] * _histograms(one.operators, other.operators)
         + _WEIGHTS["reductions"] * _jaccard(one.reductions, other.reductions)
         + _WEIGHTS["dtypes"] * _jaccard(one.dtypes, other.dtypes)
         + _WEIGHTS["size"] * (1 - distance / (len(sizes) - 1))
@@ -66,10 +65,6 @@ def most_similar(
             groups.add(group)
             chosen.append((key, score))
     return chosen
-
-
-def _operators(one: Features, other: Features) -> float:
-    return max(_histograms(one.operators, other.operators), _histograms(one.written, other.written))
 
 
 def _histograms(one: Mapping[str, int], other: Mapping[str, int]) -> float:

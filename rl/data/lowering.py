@@ -14,7 +14,6 @@ from typing import Any
 
 from agent.compiler.inductor import inductor_source
 from agent.errors import ProposalFailed
-from agent.proposers.human import TRACE_DEADLINE_S, tracing_program
 from evaluator.client import Referee
 from evaluator.errors import RefereeLost
 from evaluator.sources import TaskSource
@@ -22,6 +21,9 @@ from rl.data.meaning import meaning_of
 from rl.data.modules import VERSION, generate, task_of
 from rl.data.proposals import Proposal
 from rl.errors import RLError
+
+_TRACING = Path(__file__).parent / "trace_program.py"
+_TRACE_DEADLINE_S = 120.0
 
 
 class NotMade(RLError):
@@ -76,7 +78,8 @@ class Workshop:
         """
         with self._restarted():
             files = {"task.py": task.source}
-            result = self._referee.run_tool(tracing_program(), files, deadline_s=TRACE_DEADLINE_S)
+            program = _TRACING.read_text(encoding="utf-8")
+            result = self._referee.run_tool(program, files, deadline_s=_TRACE_DEADLINE_S)
         return meaning_of(result.outputs.get("graphs.json", b"")) if result.status == "ok" else ""
 
     def dims_of(self, task: TaskSource) -> Mapping[str, Any]:

@@ -1,55 +1,51 @@
-"""Digests what a module computes: modules with the same digest compute the same row-wise formula, however it is written.
+"""Digests what a module computes: modules with the same digest have the same graph of operations, however they are written.
 
-A module's text does not determine this: `x * weight` is one formula whether the weight is an argument, a parameter or part of one of
-torch's norms. The agent's library recognizes modules by such formulas (`agent.library.match`). The digest ignores names, numbers and
-the identity of tensors, and thus prefers false matches to misses. Modules without a row-wise formula (matrix products, scans) have no
-digest; for them, `rl.decontamination` compares texts.
+A module's text does not determine this: `x * weight` is one operation whether the weight is an argument, a parameter or part of one
+of torch's norms. The digest is that of the graph broken down into core operations, and ignores names, numbers, sizes, the identity
+of tensors and the order of what is added or multiplied; it thus prefers false matches to misses. Modules that cannot be traced have no digest; for them, `rl.decontamination`
+compares texts.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
-from agent.library.match.canonical import Formula, NotRowwise, formula_of
-from agent.library.match.graph import BadGraph, read_graphs
-from agent.library.match.terms import Algebra, Call, Group, Linear, TooLarge
+from rl.data.graph import Argument, BadGraph, Ref, read_graphs
+
+#: They move data and compute nothing.
+_MOVES = frozenset(
+    "view reshape _unsafe_view permute transpose t expand clone detach alias unsqueeze squeeze getitem contiguous _to_copy "
+    "lift_fresh_copy".split()
+)
+_COMMUTE = frozenset(("add", "mul", "maximum", "minimum"))
 
 
 def meaning_of(graphs: bytes) -> str:
-    """The digest of a module from the tracing program's output; "" if it has no row-wise formula."""
+    """The digest of a module from the tracing program's output; "" if it has none."""
     try:
-        traced = read_graphs(graphs)
-        return digest(formula_of(traced.traces[0])) if traced.traces else ""
-    except (BadGraph, NotRowwise, TooLarge):
+        trace = read_graphs(graphs).traces[0]
+    except BadGraph:
         return ""
+    digests: list[str] = []
+    for node in trace.nodes:
+        name = node.op.removeprefix("aten.").split(".")[0]
+        parts = [digests[ref.node] for ref in _refs((*node.arguments, *node.keywords.values()))]
+        if node.is_leaf or not parts:
+            digests.append("tensor")
+        elif name in _MOVES:
+            digests.append(parts[0])
+        else:
+            digests.append(_hash(name, *(sorted(parts) if name in _COMMUTE else parts)))
+    return digests[trace.output] if digests[trace.output] != "tensor" else ""
 
 
-def digest(formula: Formula) -> str:
-    """Hex digest of a formula, ignoring names and numbers."""
-    known: dict[int, str] = {}
-    kind = "full" if formula.shape == formula.full_shape else "row"
-    return _hash(kind, _form(formula.form, formula.algebra, known))
-
-
-def _form(form: Linear, algebra: Algebra, known: dict[int, str]) -> str:
-    products = []
-    for _, product in form:
-        atoms = sorted(f"{_atom(number, algebra, known)}^{power:g}" for number, power in product)
-        products.append(_hash(*atoms))
-    return _hash(*sorted(products))
-
-
-def _atom(number: int, algebra: Algebra, known: dict[int, str]) -> str:
-    """Digest of an atom, memoized: formulas share parts and may be exponentially long when expanded."""
-    if number not in known:
-        match algebra.atoms[number]:
-            case Call(function=function, arguments=arguments):
-                known[number] = _hash(function, *(_form(one, algebra, known) for one in arguments))
-            case Group(inner=inner):
-                known[number] = _hash("sum", _form(inner, algebra, known))
-            case _:
-                known[number] = "tensor"
-    return known[number]
+def _refs(arguments: tuple[Argument, ...]) -> Iterator[Ref]:
+    for one in arguments:
+        if isinstance(one, Ref):
+            yield one
+        elif isinstance(one, tuple):
+            yield from _refs(one)
 
 
 def _hash(*parts: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from agent.library.by_task import list_task_kernels
+from agent.kernels.by_task import list_task_kernels
 from evaluator.sources import TaskSource
 from kernelbench_tasks import catalog
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from agent.candidates import Candidate, Judged
 from agent.knowledge.architectures import architecture_of_cpu, architecture_of_gpu
-from agent.memory.features import FEATURES_STEP, Features, features_of
+from agent.memory.features import Features, features_of
 from agent.memory.lessons import LESSON_STEPS, JobFacts, entries_of
 from agent.strategy.ablation import ABLATED_STEPS
 from evaluator.description import Description
@@ -90,9 +90,6 @@ def _architecture(device: str, judged: list[Judged]) -> str:
 
 
 def _features(session: Session, job: models.Job) -> Features:
-    stored = step_value(session, job.id, FEATURES_STEP)
-    if isinstance(stored, dict):
-        return Features.from_json(stored)
     description = step_value(session, job.id, "describe")
     plain = description if isinstance(description, dict) else {}
     return features_of(job.task_source, Description.from_json(plain))

@@ -12,7 +12,7 @@ from agent.candidates import Candidate
 from agent.diagnosing import PROFILE_STEP
 from agent.knowledge.reading import BOTTLENECKS, all_notes, bottleneck_of, notes_for
 from agent.memory.entries import MemoryEntry, Question, Recalled
-from agent.memory.features import FEATURES_STEP, Features, features_of
+from agent.memory.features import features_of
 from agent.prompts import data
 from agent.stores.folder import FolderStore
 from evaluator.description import Description
@@ -70,14 +70,6 @@ def test_memory_is_asked_by_the_task_and_once(tmp_path: Path) -> None:
 def test_nothing_known_is_remembered_as_such(tmp_path: Path) -> None:
     assert background(tmp_path, Forgetful()).of_memory() == ""
     assert background(tmp_path, Remembering()).of_memory() == ""
-
-
-def test_features_of_the_graph_come_before_the_text(tmp_path: Path) -> None:
-    traced = Features({"amax": 1, "exp": 1}, {}, frozenset({"reduce:last"}))
-    FolderStore(tmp_path).finish_step(FEATURES_STEP, traced.to_json())
-    memory = Remembering()
-    background(tmp_path, memory).of_memory()
-    assert [question.features for question in memory.questions] == [traced]
 
 
 def test_without_a_memory_nothing_is_said(tmp_path: Path) -> None:

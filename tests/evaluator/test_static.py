@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.library.assemble import assemble
-from agent.library.catalog import EXEMPLARS
-from agent.library.find import Match
+from agent.kernels.writing import row_module
 from evaluator.integrity import rules, source, static
 from evaluator.integrity.static import NOT_ANALYZED, analyze, as_json, from_json
 from evaluator.verdict import SEVERITIES
@@ -175,14 +173,12 @@ def honest() -> dict[str, str]:
     """Our own kernels as candidates, their files, the tasks, and modules as a careful person writes them."""
     texts = {
         f"{path.parent.name}/{path.name}": path.read_text(encoding="utf-8")
-        for folder in ("agent/library/exemplars", *(f"kernelbench_tasks/level{level}" for level in (1, 2, 3)))
+        for folder in ("agent/kernels/tasks", *(f"kernelbench_tasks/level{level}" for level in (1, 2, 3)))
         for path in sorted((ROOT / folder).rglob("*.py"))
     }
-    reference = (ROOT / "kernelbench_tasks/level1/softmax.py").read_text(encoding="utf-8")
-    exemplar = next(one for one in EXEMPLARS if one.name == "softmax")
-    for device in ("cpu", "cuda"):
-        match = Match(exemplar, {"x": ("input", "0")}, {}, ("x",), open_ended=False)
-        texts[f"assembled for {device}"] = assemble(match, device, reference)
+    texts["rows"] = row_module(
+        {"code": "void rows(const char*) {}", "inputs": [0], "outputs": ["full"], "main": 0}
+    )
     for name in ("honest.py", "honest_compiled.py"):
         texts[name] = (ROOT / "tests/attacks/candidates" / name).read_text(encoding="utf-8")
     texts["words"] = (

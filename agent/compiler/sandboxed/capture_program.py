@@ -203,6 +203,12 @@ def attempt(
         except Exception as error:  # the compiler's own code stands; the fault is told
             traceback.print_exc()
             fault = said(error)
+    rows = None
+    if Path("row_program.py").exists():  # agent/kernels/cpu/row_program.py
+        try:
+            rows = load(Path("row_program.py")).row_program(graph.graph, len(tensors))
+        except Exception:
+            traceback.print_exc()
     try:
         also_in_training = (
             code == traced(model.train(), given.arguments, tensors, state, fake_mode, device)[0].code
@@ -230,6 +236,7 @@ def attempt(
         "module": module,
         "library": library,
         "library_fault": fault,
+        "rows": rows,
         "tensors": list(tensors),
         "others": list(others),
         "state": list(state),

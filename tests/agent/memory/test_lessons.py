@@ -176,7 +176,7 @@ def test_what_holds_a_key_is_not_kept(text: str) -> None:
 
 
 def test_ordinary_kernels_hold_no_key() -> None:
-    from agent.library.by_task import list_task_kernels
+    from agent.kernels.by_task import list_task_kernels
 
     assert [kernel.path for kernel in list_task_kernels() if holds_secret(kernel.source)] == []
 

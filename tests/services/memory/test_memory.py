@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, text
 
 from agent.memory.entries import Question
-from agent.memory.features import FEATURES_STEP, features_of
+from agent.memory.features import features_of
 from agent.memory.lessons import LESSON_STEPS
 from agent.spec import JobOutcome
 from agent.strategy.ablation import ABLATED_STEPS, Lesson
@@ -189,22 +189,6 @@ def test_other_devices_are_not_told(base: Database, tmp_path: Path) -> None:
     remember_job(base, ended_job(base, tmp_path), one_user=False)
     memory = SqlMemory(base, (SHARED,), "somebody")
     assert memory.similar(Question(features_of(TASK, Description()), "cuda"), 9) == []
-
-
-def test_features_that_the_job_found_come_before_its_text(base: Database, tmp_path: Path) -> None:
-    job_id = ended_job(base, tmp_path)
-    features = {
-        "operators": {"matmul": 3},
-        "written": {},
-        "reductions": [],
-        "dtypes": ["float16"],
-        "size_class": "huge",
-    }
-    with base.write() as session:
-        session.add(Step(job_id=job_id, name=FEATURES_STEP, value={"value": features}))
-    remember_job(base, job_id, one_user=False)
-    assert [row.features for row in kept(base)] == [features, features]
-    assert told(base) == []
 
 
 def test_sentences_of_an_ablation_go_to_memory(base: Database, tmp_path: Path) -> None:

@@ -1,0 +1,459 @@
+"""Writes a module that works on rows as one C++ loop: pointwise operations, with sums and maxima along the last axis.
+
+A captured graph qualifies if each of its tensors is as large as an input ("full"), has one value for each column ("row") or one for
+each row ("col", or "flat" without the last axis). Sums and maxima divide the work into passes over a block of rows that stays in
+the cache. What takes an exponential and is needed in a later pass is kept beside it. `simd.h` has the functions.
+
+It runs in the sandbox beside the capture program, sent as text, so it imports nothing of this project.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+#: C++ of operands {0} and {1}, which are vectors or single values.
+POINTWISE = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "rsub": "{1} - {0}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "maximum": "larger_or_nan(0 + {0}, 0 + {1})",
+    "minimum": "smaller_or_nan(0 + {0}, 0 + {1})",
+    "neg": "-{0}",
+    "abs": "magnitude({0})",
+    "relu": "relu({0})",
+    "square": "{0} * {0}",
+    "reciprocal": "1.f / {0}",
+    "exp": "EXP({0})",
+    "sqrt": "SQRT({0})",
+    "rsqrt": "1.f / SQRT({0})",
+    "sigmoid": "1.f / (1.f + EXP(-{0}))",
+    "silu": "{0} / (1.f + EXP(-{0}))",
+}
+POWERS = {2: "{0} * {0}", 3: "{0} * {0} * {0}", 0.5: "SQRT({0})", -0.5: "1.f / SQRT({0})", -1: "1.f / {0}"}
+#: (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)): one exponential, and the left tail keeps its digits.
+GELU = "{0} / (1.f + EXP(-1.59576912f * ({0} + 0.044715f * ({0} * {0} * {0}))))"
+#: These change nothing here but a tensor's type or place, if its sizes stay.
+SAME = frozenset(
+    "clone detach alias contiguous to _to_copy type_as float dropout view reshape expand expand_as".split()
+)
+REDUCTIONS = {"sum": "sum", "mean": "sum", "amax": "larger_or_nan", "amin": "smaller_or_nan"}
+MOST_VALUES = 150
+
+
+class NotRows(Exception):
+    """The graph is no such program."""
+
+
+@dataclass(eq=False)
+class Value:
+    """One value.
+
+    Attributes:
+        kind: "full", "row", "col" or "flat".
+        text: C++ of its operands; empty for an input.
+        operands: what {0}, {1} in the text are.
+        reduction: how the operand is joined along a row, of `REDUCTIONS`; else empty.
+        after: how many reductions have to come before it.
+        name: in C++.
+    """
+
+    kind: str
+    text: str
+    operands: list[Value] = field(default_factory=list)
+    reduction: str = ""
+    after: int = 0
+    name: str = ""
+
+
+class Reader:
+    """Reads a graph of `make_fx(pre_dispatch=True)`.
+
+    Attributes:
+        values: in an order in which they can be computed.
+        inputs: places of the placeholders that are used, and their values.
+        main: place of the placeholder that has the full size.
+        outputs: values.
+    """
+
+    def __init__(self, graph: torch.fx.Graph, tensors: int) -> None:
+        self.values: list[Value] = []
+        self.inputs: list[tuple[int, Value]] = []
+        self.outputs: list[Value] = []
+        self._known: dict[Any, Value] = {}
+        places = [node for node in graph.nodes if node.op == "placeholder"]
+        self.main = max(range(tensors), key=lambda place: len(sizes_of(places[place])), default=0)
+        self.full = sizes_of(places[self.main]) if tensors else []
+        if len(self.full) < 2 or self.full[-1] in ("0", "1"):
+            raise NotRows("no input has rows")
+        for node in graph.nodes:
+            if node.op == "placeholder" and (node.users or node is places[self.main]):
+                self._known[node] = self._input(node, places.index(node))
+            elif node.op == "call_function":
+                self._known[node] = self._value(node)
+            elif node.op == "output":
+                self.outputs = [self._known[one] for one in node.args[0]]
+        if any(one.kind == "row" or not one.text for one in self.outputs):
+            raise NotRows("an output has no rows, or is an input")
+
+    def _add(self, kind: str, text: str, operands: list[Value], reduction: str = "") -> Value:
+        for known in self.values:
+            if text and (known.text, known.reduction, known.kind) == (text, reduction, kind):
+                if list(map(id, known.operands)) == list(map(id, operands)):
+                    return known
+        if len(self.values) >= MOST_VALUES:
+            raise NotRows("too many operations")
+        after = max((one.after for one in operands), default=0) + bool(reduction)
+        self.values.append(Value(kind, text, operands, reduction, after, f"v{len(self.values)}"))
+        return self.values[-1]
+
+    def _input(self, node: torch.fx.Node, place: int) -> Value:
+        sizes, tensor = sizes_of(node), node.meta["val"]
+        if tensor.dtype != torch.float32 or not tensor.is_contiguous():
+            raise NotRows("an input is not float32, or not contiguous")
+        if sizes == self.full:
+            kind = "full"
+        elif sizes[-1:] == self.full[-1:] and set(sizes[:-1]) <= {"1"}:
+            kind = "row"
+        elif sizes == [*self.full[:-1], "1"]:
+            kind = "col"
+        else:
+            raise NotRows("an input has other sizes")
+        value = self._add(kind, "", [])
+        self.inputs.append((place, value))
+        return value
+
+    def _value(self, node: torch.fx.Node) -> Value:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or schema.is_mutable:
+            raise NotRows(str(node.target))
+        name = schema.name.removeprefix("aten::")
+        given: dict[str, Any] = {one.name: one.default_value for one in schema.arguments}
+        given |= dict(zip(given, node.args, strict=False)) | node.kwargs
+        given = {
+            key: self._known[one] if isinstance(one, torch.fx.Node) else one for key, one in given.items()
+        }
+        first, *rest = given.values()
+        out = node.meta.get("val")
+        if isinstance(out, torch.SymInt):
+            return self._add("size", str(out.node.expr), [])
+        if not isinstance(out, torch.Tensor) or out.dtype != torch.float32 or not isinstance(first, Value):
+            raise NotRows(f"{name} gives no float32")
+        if name in SAME and not given.get("train") and sizes_of(node) == self._sizes_of(first):
+            return first
+        if name == "unsqueeze" and first.kind == "flat" and sizes_of(node)[-1] == "1":
+            return first.operands[0]
+        if name == "squeeze" and first.kind == "col" and sizes_of(node) == self.full[:-1]:
+            return self._add("flat", "{0}", [first])
+        if given.get("alpha", 1) != 1 or given.get("rounding_mode") is not None:
+            raise NotRows(f"{name} with a factor or rounding")
+        if name in POINTWISE:
+            return self._pointwise(POINTWISE[name], first, *rest[: POINTWISE[name].count("{1}")])
+        if name == "gelu" and given["approximate"] == "tanh":
+            return self._pointwise(GELU, first)
+        if name == "pow" and isinstance(given.get("exponent"), int | float) and given["exponent"] in POWERS:
+            return self._pointwise(POWERS[given["exponent"]], first)
+        if name in ("clamp", "clamp_min", "clamp_max"):
+            for end, change in (("min", "maximum"), ("max", "minimum")):
+                if given.get(end) is not None:
+                    first = self._pointwise(POINTWISE[change], first, given[end])
+            return first
+        if first.kind != "full":
+            raise NotRows(f"{name} of something else than rows")
+        if name in ("layer_norm", "rms_norm") and len(given["normalized_shape"]) == 1:
+            return self._norm(name, given, first)
+        return self._along_rows(name, given, first)
+
+    def _pointwise(self, text: str, *operands: Any) -> Value:
+        values: list[Value] = []
+        parts = []
+        for one in operands:
+            if isinstance(one, Value) and one.kind == "size":
+                if one.text != self.full[-1]:
+                    raise NotRows("another size than that of rows")
+                parts.append("count")
+            elif isinstance(one, Value):
+                parts.append(f"{{{len(values)}}}")
+                values.append(one)
+            else:
+                parts.append(number(one))
+        kinds = {one.kind for one in values}
+        if "flat" in kinds and len(kinds) > 1:
+            raise NotRows("values of rows without their axis")
+        kind = "full" if "full" in kinds or {"row", "col"} <= kinds else kinds.pop()
+        return self._add(kind, text.format(*parts), values)
+
+    def _reduce(self, join: str, x: Value) -> Value:
+        return self._add("col", "{0}", [x], join)
+
+    def _mean(self, x: Value) -> Value:
+        return self._pointwise("{0} / count", self._reduce("sum", x))
+
+    def _variance(self, x: Value, correction: float) -> Value:
+        square = self._pointwise(POINTWISE["square"], self._pointwise("{0} - {1}", x, self._mean(x)))
+        less = f"std::max(count - {number(correction)}, 0.f)" if correction else "count"
+        return self._pointwise(f"{{0}} / {less}", self._reduce("sum", square))
+
+    def _norm(self, name: str, given: dict[str, Any], x: Value) -> Value:
+        if name == "layer_norm":
+            # Deviations from a mean that is exact add up to zero; what they do add up to is taken out. It costs no pass.
+            x = self._pointwise("{0} - {1}", x, self._mean(x))
+            slip = self._mean(x)
+            square = self._mean(self._pointwise("{0} * {0}", x))
+            variance = self._pointwise("std::max({0} - {1} * {1}, 0.f)", square, slip)
+            x = self._pointwise("{0} - {1}", x, slip)
+        else:
+            variance = self._mean(self._pointwise("{0} * {0}", x))
+        eps = torch.finfo(torch.float32).eps if given["eps"] is None else given["eps"]
+        x = self._pointwise("{0} * {1}", x, self._pointwise("1.f / SQRT({0} + {1})", variance, eps))
+        for text, other in (("{0} * {1}", given["weight"]), ("{0} + {1}", given.get("bias"))):
+            x = x if other is None else self._pointwise(text, x, other)
+        return x
+
+    def _along_rows(self, name: str, given: dict[str, Any], x: Value) -> Value:
+        dims = given.get("dim")
+        dims = [dims] if isinstance(dims, int) else list(dims or ())
+        if [dim % len(self.full) for dim in dims] != [len(self.full) - 1] or given.get("dtype") is not None:
+            raise NotRows(f"{name} along other axes")
+        if name in ("softmax", "log_softmax", "logsumexp"):
+            largest = self._reduce("larger_or_nan", x)
+            if name == "logsumexp":  # of Inf it is Inf
+                largest = self._pointwise("std::isinf({0}) ? 0.f : {0}", largest)
+            less = self._pointwise("{0} - {1}", x, largest)
+            power = self._pointwise(POINTWISE["exp"], less)
+            total = self._reduce("sum", power)
+            if name == "softmax":
+                return self._pointwise("{0} * {1}", power, self._pointwise("1.f / {0}", total))
+            logarithm = self._pointwise("LOG({0})", total)
+            if name == "log_softmax":
+                return self._pointwise("{0} - {1}", less, logarithm)
+            out = self._pointwise("{0} + {1}", logarithm, largest)
+        elif name in ("var", "std"):
+            out = self._variance(x, 1 if given.get("correction") is None else given["correction"])
+            out = self._pointwise(POINTWISE["sqrt"], out) if name == "std" else out
+        elif name == "linalg_vector_norm" and given["ord"] == 2:
+            out = self._pointwise("SQRT({0})", self._reduce("sum", self._pointwise("{0} * {0}", x)))
+        elif name in REDUCTIONS:
+            out = self._mean(x) if name == "mean" else self._reduce(REDUCTIONS[name], x)
+        else:
+            raise NotRows(name)
+        return out if given.get("keepdim") else self._add("flat", "{0}", [out])
+
+    def _sizes_of(self, value: Value) -> list[str]:
+        sizes = {"full": self.full, "col": [*self.full[:-1], "1"], "flat": self.full[:-1]}
+        return sizes.get(value.kind, [])
+
+
+def sizes_of(node: torch.fx.Node) -> list[str]:
+    """A tensor's sizes as text: no comparison of symbols, which would become a condition."""
+    return [
+        str(size.node.expr if isinstance(size, torch.SymInt) else size) for size in node.meta["val"].shape
+    ]
+
+
+def number(value: Any) -> str:
+    """A number as a float of C++."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise NotRows("an operand is no number")
+    text = format(float(value), ".9g")
+    return f"{text}f" if any(mark in text for mark in ".e") else f"{text}.f"
+
+
+class Writer:
+    """Writes the C++ of a program, for a block of rows at a time."""
+
+    def __init__(self, program: Reader) -> None:
+        self.program = program
+        self.kept: list[Value] = []
+        self.lines: list[str] = []
+
+    def text(self) -> str:
+        """The body of `block(first, rows)`."""
+        last = max(one.after for one in self.program.outputs)
+        for after in range(last + 1):
+            self._cols(after)
+            joined: dict[str, list[Value]] = {}
+            for value in self.program.values:
+                if value.reduction and value.operands[0].after == after and after < last:
+                    joined.setdefault(value.reduction, []).append(value)
+            for join, values in joined.items():
+                self._pass(join, values)
+        for place, out in enumerate(self.program.outputs):
+            if out.kind == "full":
+                body = self._body([out], f"return {self._name(out)};", set())
+                self._row_loop(
+                    f"row.template put<STREAM>(call.y{place} + start, [&](int64_t at) {{ {body} }});"
+                )
+            else:
+                self.lines.append(
+                    f"for (int r = 0; r < rows; ++r) call.y{place}[first + r] = {self._scalar(out)};"
+                )
+        return "\n".join(self.lines)
+
+    def _row_loop(self, text: str) -> None:
+        self.lines.append(
+            f"for (int r = 0; r < rows; ++r) {{\nconst int64_t start = (first + r) * row.cols;\n{text}\n}}"
+        )
+
+    def _cols(self, after: int) -> None:
+        """What is computed once for each row."""
+        for value in self.program.values:
+            if value.kind == "col" and value.text and not value.reduction and value.after == after:
+                text = value.text.format(*map(self._scalar, value.operands))
+                text = (
+                    text.replace("EXP(", "std::exp(")
+                    .replace("SQRT(", "std::sqrt(")
+                    .replace("LOG(", "std::log(")
+                )
+                self.lines.append(f"for (int r = 0; r < rows; ++r) {value.name}[r] = {text};")
+
+    def _pass(self, join: str, values: list[Value]) -> None:
+        after = values[0].operands[0].after
+        later = [
+            one.operands[0] for one in self.program.values if one.reduction and one.operands[0].after > after
+        ]
+        needed = self._needed([*later, *(one for one in self.program.outputs if one.kind == "full")])
+        keep = {
+            one
+            for one in self._needed([one.operands[0] for one in values])
+            if "EXP(" in one.text and one in needed
+        }
+        names = [self._name(one.operands[0]) for one in values]
+        body = self._body([one.operands[0] for one in values], "", keep)
+        self.kept += [one for one in self.program.values if one in keep]
+        if join == "sum":
+            result = f"std::array<V, {len(values)}>{{{', '.join(names)}}}"
+            text = f"const auto found = row.template sums<{len(values)}>([&](int64_t at) {{ {body} return {result}; }});\n"
+            text += "\n".join(f"{one.name}[r] = found[{place}];" for place, one in enumerate(values))
+            self._row_loop(text)
+            return
+        for one, name in zip(values, names, strict=True):
+            body = self._body([one.operands[0]], f"return {name};", keep)
+            join_text = f"[](auto a, auto b) {{ return {join}(a, b); }}"
+            self._row_loop(f"{one.name}[r] = row.joined([&](int64_t at) {{ {body} }}, {join_text});")
+
+    def _needed(self, values: list[Value]) -> set[Value]:
+        """The full and row values that are computed for these, down to what is kept."""
+        found: set[Value] = set()
+        left = list(values)
+        while left:
+            one = left.pop()
+            if one not in found and one not in self.kept and one.kind in ("full", "row"):
+                found.add(one)
+                left += one.operands
+        return found
+
+    def _body(self, values: list[Value], end: str, keep: set[Value]) -> str:
+        """Statements that compute some values at `at`."""
+        needed, parts = self._needed(values), []
+        for value in self.program.values:
+            if value in needed:
+                parts.append(f"const V {value.name} = {self._vector(value)};")
+                if value in keep:
+                    parts.append(
+                        f"store<LANES>(kept({len(self.kept) + self._place(value, keep)}, r) + at, {value.name});"
+                    )
+        return " ".join([*parts, end])
+
+    def _place(self, value: Value, keep: set[Value]) -> int:
+        return [one for one in self.program.values if one in keep].index(value)
+
+    def _vector(self, value: Value) -> str:
+        if not value.text:
+            place = next(place for place, one in self.program.inputs if one is value)
+            return f"load<LANES>(call.x{place} + {'at' if value.kind == 'row' else 'start + at'})"
+        text = value.text.replace("(0 + ", "(V{{}} + ").replace(", 0 + ", ", V{{}} + ")
+        if "LOG(" in text:
+            raise NotRows("a logarithm of each element")
+        text = text.format(*map(self._name, value.operands))
+        return text.replace("EXP(", "exponential<LANES>(").replace("SQRT(", "square_root<LANES>(")
+
+    def _name(self, value: Value) -> str:
+        if value.kind in ("col", "flat"):
+            return self._scalar(value)
+        if value in self.kept:
+            return f"load<LANES>(kept({self.kept.index(value)}, r) + at)"
+        return value.name
+
+    def _scalar(self, value: Value) -> str:
+        if value.kind == "flat":
+            return self._scalar(value.operands[0])
+        if not value.text:
+            place = next(place for place, one in self.program.inputs if one is value)
+            return f"call.x{place}[first + r]"
+        return f"{value.name}[r]"
+
+
+def row_program(graph: torch.fx.Graph, tensors: int) -> dict[str, Any] | None:
+    """A graph as C++, or None if it is no row program.
+
+    Args:
+        graph: see `Reader`.
+        tensors: how many of its placeholders are inputs; they come first.
+
+    Returns:
+        ``code``: C++ after `simd.h`; ``inputs``: places of the placeholders that it reads; ``main``: of the largest; ``outputs``:
+        their kinds.
+    """
+    try:
+        program = Reader(graph, tensors)
+        writer = Writer(program)
+        body = writer.text()
+    except NotRows:
+        return None
+    inputs = sorted(place for place, _ in program.inputs)
+    cols = ", ".join(
+        f"{one.name}[BLOCK_ROWS] = {{}}" for one in program.values if one.kind == "col" and one.text
+    )
+    code = _FRAME.format(
+        inputs=", ".join(f"*x{place}" for place in inputs),
+        outputs=", ".join(f"*y{place}" for place in range(len(program.outputs))),
+        cols=f"float {cols};" if cols else "",
+        kept=len(writer.kept),
+        body=body,
+    )
+    kinds = [one.kind for one in program.outputs]
+    return {"code": code, "inputs": inputs, "main": program.main, "outputs": kinds}
+
+
+_FRAME = """
+namespace {{
+
+struct Call {{
+  const float {inputs};
+  float {outputs};
+  int64_t rows, cols;
+}};
+
+template <typename AnyRow, bool STREAM>
+void work(const Call& call, const AnyRow& row, std::bool_constant<STREAM>, int64_t begin, int64_t end) {{
+  constexpr int LANES = AnyRow::LANES;
+  using V = vec<LANES>;
+  const float count = static_cast<float>(row.cols);
+  const int64_t size = block_rows(row);
+  static thread_local std::vector<float> memory;
+  if ({kept}) memory.resize({kept} * size * row.cols);
+  [[maybe_unused]] const auto kept = [&](int64_t which, int64_t r) {{ return memory.data() + (which * size + r) * row.cols; }};
+  {cols}
+  for (int64_t first = begin; first < end; first += size) {{
+    const int rows = static_cast<int>(std::min(size, end - first));
+{body}
+  }}
+}}
+
+}}  // namespace
+
+extern "C" void rows(const char* arguments) {{
+  Call call;
+  std::memcpy(&call, arguments, sizeof call);
+  split_rows(call.rows, call.cols, 12 * 1024, [&](int64_t begin, int64_t end) {{
+    with_row(call.cols, too_large_to_cache(call.rows * call.cols),
+             [&](const auto& row, auto streaming) {{ work(call, row, streaming, begin, end); }});
+  }});
+}}
+"""

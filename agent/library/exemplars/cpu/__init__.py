@@ -1,1 +1,0 @@
-"""Kernels for the CPU, in C++."""

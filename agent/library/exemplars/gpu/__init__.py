@@ -1,1 +1,0 @@
-"""Kernels for the GPU, in Triton."""

@@ -1,0 +1,199 @@
+"""Modules over rows as loops in C++, against float64: any size, any content, and what is no such module."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from agent.kernels.cpu.row_program import row_program
+from agent.kernels.writing import row_module
+
+Tensor = torch.Tensor
+Module = Callable[[Tensor, Tensor, Tensor, Tensor], Any]
+
+
+def centered(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Several outputs of each kind, and a sum that is needed twice."""
+    less = x - x.mean(-1, keepdim=True)
+    power = torch.exp(less - less.amax(-1, keepdim=True))
+    return power / power.sum(-1, keepdim=True) * w, torch.logsumexp(x, -1), r.std(-1, keepdim=True)
+
+
+MODULES: dict[str, Module] = {
+    "layer norm, relu, add": lambda x, r, w, b: F.relu(F.layer_norm(x, x.shape[-1:], w, b, 1e-5)) + r,
+    "add, rms norm": lambda x, r, w, b: F.rms_norm(x + r, x.shape[-1:], w, 1e-6),
+    "rms norm by hand": lambda x, r, w, b: x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-6) * w,
+    "softmax": lambda x, r, w, b: F.softmax(x, -1),
+    "log-softmax": lambda x, r, w, b: F.log_softmax(x * 0.5, dim=1),
+    "swiglu": lambda x, r, w, b: F.silu(x) * r,
+    "bias, gelu": lambda x, r, w, b: F.gelu(x + b, approximate="tanh"),
+    "sum": lambda x, r, w, b: x.sum(-1),
+    "least and clamped": lambda x, r, w, b: (
+        torch.clamp(x, -1.0, 1.5) - x.amin(-1, keepdim=True) / x.shape[-1]
+    ),
+    "unit length": lambda x, r, w, b: x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + 1e-3),
+    "of each kind": centered,
+}
+# Every vector width and count, one off on both sides, and rows longer than a cache.
+COLUMNS = (2, 7, 8, 9, 15, 16, 17, 31, 33, 47, 64, 65, 100, 127, 128, 129, 191, 1000, 4099, 20001)
+
+
+def traced(module: Module) -> torch.fx.Graph:
+    """The graph for sizes that are symbols, as the capture program has it."""
+    given = torch.randn(6, 40), torch.randn(6, 40), torch.randn(40), torch.randn(40)
+
+    def flat(*values: Tensor) -> list[Tensor]:
+        out = module(*values)
+        return list(out) if isinstance(out, tuple) else [out]
+
+    with torch.no_grad():
+        return make_fx(flat, pre_dispatch=True, tracing_mode="symbolic")(*given).graph
+
+
+@pytest.fixture(scope="module")
+def loops(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
+    """All modules as loops; building one takes some 3 s the first time."""
+    folder = tmp_path_factory.mktemp("loops")
+    texts = {name: row_module(row_program(traced(module), 2)) for name, module in MODULES.items()}
+
+    def built(item: tuple[int, tuple[str, str]]) -> tuple[str, Callable[..., tuple[Tensor, ...]]]:
+        place, (name, text) = item
+        return name, loaded(folder / f"loop{place}.py", text).call
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(pool.map(built, enumerate(texts.items())))
+
+
+def loaded(path: Path, text: str) -> Any:
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def contents(kind: str, rows: int, cols: int) -> Tensor:
+    x = torch.randn(rows, cols)
+    match kind:
+        case "constant rows":
+            return (torch.randn(rows, 1) * 1000).expand(rows, cols).contiguous()
+        case "small spread on a large mean":
+            return x * 1e-2 + 1e4
+        case "wide range":
+            return x * torch.exp(4 * torch.randn(rows, cols))
+        case "integers":
+            return torch.randint(-3, 4, (rows, cols)).float()
+    return x
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    """Largest deviation, relative to the largest value."""
+    return float((found.double() - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
+
+
+def pairs(module: Module, loop: Any, *given: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Each output of the loop, of torch, and of torch in float64."""
+    usual, exact = module(*given), module(*(one.double() for one in given))
+    found = loop(list(given))
+    if not isinstance(usual, tuple):
+        usual, exact = (usual,), (exact,)
+    return list(zip(found, usual, exact, strict=True))
+
+
+@pytest.mark.parametrize(
+    "kind", ["normal", "constant rows", "small spread on a large mean", "wide range", "integers"]
+)
+@pytest.mark.parametrize("name", MODULES)
+def test_a_loop_is_as_accurate_as_torch(name: str, kind: str, loops: dict[str, Any]) -> None:
+    torch.manual_seed(1)
+    for cols in COLUMNS:
+        rows = min(37, 40_000 // cols + 1)
+        given = contents(kind, rows, cols), torch.randn(rows, cols), torch.rand(cols) + 0.5, torch.randn(cols)
+        for found, usual, exact in pairs(MODULES[name], loops[name], *given):
+            assert (found.shape, found.stride(), found.dtype) == (usual.shape, usual.stride(), usual.dtype)
+            assert error(found, exact) <= max(1e-6, 4 * error(usual, exact)), f"{rows} x {cols}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_many_rows_on_two_threads_and_past_the_cache(name: str, loops: dict[str, Any]) -> None:
+    """4.2 million elements: the output is streamed, and each thread has its own half."""
+    torch.manual_seed(2)
+    for rows, cols in ((14_001, 300), (60_001, 9), (517, 8111)):
+        given = torch.randn(rows, cols), torch.randn(rows, cols), torch.rand(cols) + 0.5, torch.randn(cols)
+        for found, usual, _ in pairs(MODULES[name], loops[name], *given):
+            torch.testing.assert_close(found, usual, rtol=1e-4, atol=1e-4)
+
+
+def test_a_constant_row_is_normalized_to_exactly_nothing(loops: dict[str, Any]) -> None:
+    for value in (1e-3, 0.1, 3.7, 1e6 + 0.3, -12345.678):
+        for cols in (8, 65, 1000, 8191):
+            x, zero = torch.full((3, cols), value), torch.zeros(3, cols)
+            (y,) = loops["layer norm, relu, add"]([x, zero, torch.ones(cols), torch.zeros(cols)])
+            assert y.count_nonzero() == 0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_nan_and_infinity_are_where_torch_has_them(name: str, loops: dict[str, Any]) -> None:
+    special = torch.tensor(
+        [[torch.nan, 1.0], [torch.inf, 1.0], [-torch.inf, 1.0], [90.0, -90.0], [1e30, 2e30], [0.0, -0.0]]
+    )
+    for cols in (10, 23, 70, 300):
+        x = torch.ones(len(special), cols)
+        x[:, -2:] = special
+        given = x, torch.ones_like(x), torch.ones(cols), torch.zeros(cols)
+        for found, usual, _ in pairs(MODULES[name], loops[name], *given):
+            assert torch.equal(found.isnan(), usual.isnan())
+            assert torch.equal(found.isinf(), usual.isinf())
+            torch.testing.assert_close(found, usual, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_rows_one_thread_and_fresh_outputs(name: str, loops: dict[str, Any]) -> None:
+    w, b = torch.rand(40), torch.randn(40)
+    none = loops[name]([torch.empty(0, 40), torch.empty(0, 40), w, b])
+    assert all(one.numel() == 0 for one in none)
+    given = [torch.randn(700, 40), torch.randn(700, 40), w, b]
+    several, again = loops[name](given), loops[name](given)
+    assert not {one.data_ptr() for one in several} & {one.data_ptr() for one in (*again, *given)}
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert all(torch.equal(a, b) for a, b in zip(loops[name](given), several, strict=True))
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(lambda x, r, w, b: x @ r.T, id="a product of matrices"),
+        pytest.param(lambda x, r, w, b: x.sum(0), id="a sum over columns"),
+        pytest.param(lambda x, r, w, b: x.cumsum(-1), id="a scan"),
+        pytest.param(lambda x, r, w, b: torch.log(x), id="a logarithm of each element"),
+        pytest.param(lambda x, r, w, b: x.half() * 2, id="another type"),
+        pytest.param(lambda x, r, w, b: x.add_(1), id="a write in place"),
+        pytest.param(lambda x, r, w, b: w * 2, id="no rows in the output"),
+        pytest.param(lambda x, r, w, b: (x, x + 1), id="an input as output"),
+        pytest.param(lambda x, r, w, b: x.flatten(), id="another shape"),
+        pytest.param(lambda x, r, w, b: F.dropout(x, 0.5, training=True), id="random numbers"),
+        pytest.param(lambda x, r, w, b: x * float("inf"), id="no number"),
+        pytest.param(lambda x, r, w, b: x * x.shape[0], id="the number of rows"),
+        pytest.param(
+            lambda x, r, w, b: x.sum(-1) * 2 + r.sum(-1, keepdim=True), id="one of each row by another"
+        ),
+        pytest.param(lambda x, r, w, b: torch.var(x, -1, correction=0.5).sum(), id="everything summed"),
+    ],
+)
+def test_other_modules_are_no_loops(module: Module) -> None:
+    assert row_program(traced(module), 2) is None
