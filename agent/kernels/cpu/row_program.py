@@ -34,15 +34,28 @@ POINTWISE = {
     "rsqrt": "1.f / SQRT({0})",
     "sigmoid": "1.f / (1.f + EXP(-{0}))",
     "silu": "{0} / (1.f + EXP(-{0}))",
+    "tanh": "TANH({0})",
+    "erf": "ERF({0})",
+}
+#: C++ of a function for vectors, and for single values; none for vectors of logarithms.
+FUNCTIONS = {
+    "EXP(": ("exponential<LANES>(", "std::exp("),
+    "SQRT(": ("square_root<LANES>(", "std::sqrt("),
+    "TANH(": ("tangent<LANES>(", "std::tanh("),
+    "ERF(": ("error_function<LANES>(", "std::erf("),
+    "LOG(": ("", "std::log("),
 }
 POWERS = {2: "{0} * {0}", 3: "{0} * {0} * {0}", 0.5: "SQRT({0})", -0.5: "1.f / SQRT({0})", -1: "1.f / {0}"}
 #: (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)): one exponential, and the left tail keeps its digits.
-GELU = "{0} / (1.f + EXP(-1.59576912f * ({0} + 0.044715f * ({0} * {0} * {0}))))"
+GELU_TANH = "{0} / (1.f + EXP(-1.59576912f * ({0} + 0.044715f * ({0} * {0} * {0}))))"
+GELU = "0.5f * {0} * (1.f + ERF({0} * 0.70710678f))"
 #: These change nothing here but a tensor's type or place, if its sizes stay.
 SAME = frozenset(
     "clone detach alias contiguous to _to_copy type_as float dropout view reshape expand expand_as".split()
 )
 REDUCTIONS = {"sum": "sum", "mean": "sum", "amax": "larger_or_nan", "amin": "smaller_or_nan"}
+#: Worth keeping for a later pass.
+COSTLY = ("EXP(", "TANH(", "ERF(")
 MOST_VALUES = 150
 
 
@@ -154,8 +167,8 @@ class Reader:
             raise NotRows(f"{name} with a factor or rounding")
         if name in POINTWISE:
             return self._pointwise(POINTWISE[name], first, *rest[: POINTWISE[name].count("{1}")])
-        if name == "gelu" and given["approximate"] == "tanh":
-            return self._pointwise(GELU, first)
+        if name == "gelu":
+            return self._pointwise(GELU_TANH if given["approximate"] == "tanh" else GELU, first)
         if name == "pow" and isinstance(given.get("exponent"), int | float) and given["exponent"] in POWERS:
             return self._pointwise(POWERS[given["exponent"]], first)
         if name in ("clamp", "clamp_min", "clamp_max"):
@@ -305,11 +318,8 @@ class Writer:
         for value in self.program.values:
             if value.kind == "col" and value.text and not value.reduction and value.after == after:
                 text = value.text.format(*map(self._scalar, value.operands))
-                text = (
-                    text.replace("EXP(", "std::exp(")
-                    .replace("SQRT(", "std::sqrt(")
-                    .replace("LOG(", "std::log(")
-                )
+                for function, (_, single) in FUNCTIONS.items():
+                    text = text.replace(function, single)
                 self.lines.append(f"for (int r = 0; r < rows; ++r) {value.name}[r] = {text};")
 
     def _pass(self, join: str, values: list[Value]) -> None:
@@ -321,7 +331,7 @@ class Writer:
         keep = {
             one
             for one in self._needed([one.operands[0] for one in values])
-            if "EXP(" in one.text and one in needed
+            if any(function in one.text for function in COSTLY) and one in needed
         }
         names = [self._name(one.operands[0]) for one in values]
         body = self._body([one.operands[0] for one in values], "", keep)
@@ -368,10 +378,12 @@ class Writer:
             place = next(place for place, one in self.program.inputs if one is value)
             return f"load<LANES>(call.x{place} + {'at' if value.kind == 'row' else 'start + at'})"
         text = value.text.replace("(0 + ", "(V{{}} + ").replace(", 0 + ", ", V{{}} + ")
-        if "LOG(" in text:
-            raise NotRows("a logarithm of each element")
         text = text.format(*map(self._name, value.operands))
-        return text.replace("EXP(", "exponential<LANES>(").replace("SQRT(", "square_root<LANES>(")
+        for function, (vector, _) in FUNCTIONS.items():
+            if function in text and not vector:
+                raise NotRows("a function that vectors do not have")
+            text = text.replace(function, vector)
+        return text
 
     def _name(self, value: Value) -> str:
         if value.kind in ("col", "flat"):

@@ -105,6 +105,51 @@ template <int LANES> inline vec<LANES> exponential(vec<LANES> x) {
   return x < -86.6f ? V{} : high;
 }
 
+// Near zero by the odd polynomial of Moshier's Cephes library, elsewhere from the exponential. Of NaN it is NaN.
+template <int LANES> inline vec<LANES> tangent(vec<LANES> x) {
+  using V = vec<LANES>;
+  const V square = x * x;
+  V p = square * -5.70498872745e-3f + 2.06390887954e-2f;
+  p = p * square - 5.37397155531e-2f;
+  p = p * square + 1.33314422036e-1f;
+  p = p * square - 3.33332819422e-1f;
+  const V near = p * square * x + x;
+  const V far = 1.f - 2.f / (exponential<LANES>(2.f * x) + 1.f);
+  return magnitude(x) < 0.625f ? near : far;
+}
+
+// The error function, by polynomials of the same library: in x up to 1, and of exp(-x * x) / x in 1 / (x * x) above.
+template <int LANES> inline vec<LANES> error_function(vec<LANES> x) {
+  using V = vec<LANES>;
+  const V square = x * x;
+  V p = square * 7.853861353153693e-5f - 8.010193625184903e-4f;
+  p = p * square + 5.188327685732524e-3f;
+  p = p * square - 2.685381193529856e-2f;
+  p = p * square + 1.128358514861418e-1f;
+  p = p * square - 3.761262582423300e-1f;
+  p = p * square + 1.128379165726710e+0f;
+  const V near = p * x;
+  const V size = smaller_or_nan(magnitude(x), V{} + 5.f), over = 1.f / (size * size);
+  V low = over * 2.326819970068386e-2f - 1.387039388740657e-1f;  // from 1 to 2
+  low = low * over + 3.687424674597105e-1f;
+  low = low * over - 5.824733027278666e-1f;
+  low = low * over + 6.210004621745983e-1f;
+  low = low * over - 4.944515323274145e-1f;
+  low = low * over + 3.404879937665872e-1f;
+  low = low * over - 2.741127028184656e-1f;
+  low = low * over + 5.638259427386472e-1f;
+  V high = over * -1.047766399936249e+1f + 1.297719955372516e+1f;  // from 2
+  high = high * over - 7.495518717768503e+0f;
+  high = high * over + 2.921019019210786e+0f;
+  high = high * over - 1.015265279202700e+0f;
+  high = high * over + 4.218463358204948e-1f;
+  high = high * over - 2.820767439740514e-1f;
+  high = high * over + 5.641895067754075e-1f;
+  const V rest = exponential<LANES>(-size * size) / size * (size < 2.f ? low : high);
+  const V far = x < 0.f ? rest - 1.f : 1.f - rest;
+  return magnitude(x) < 1.f ? near : far;
+}
+
 // A row of `cols` floats in vectors. VECTORS > 0: exactly that many, unrolled, for short rows, where setting up loops would
 // cost more than the work. VECTORS == 0: any number. When LANES does not divide `cols`, the last vector overlaps its
 // neighbour: writing the overlap twice writes the same values, and a sum takes only the `fresh` lanes.

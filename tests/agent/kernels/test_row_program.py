@@ -36,6 +36,7 @@ MODULES: dict[str, Module] = {
     "log-softmax": lambda x, r, w, b: F.log_softmax(x * 0.5, dim=1),
     "swiglu": lambda x, r, w, b: F.silu(x) * r,
     "bias, gelu": lambda x, r, w, b: F.gelu(x + b, approximate="tanh"),
+    "gelu, tanh": lambda x, r, w, b: F.gelu(x) + torch.tanh(r * w),
     "sum": lambda x, r, w, b: x.sum(-1),
     "least and clamped": lambda x, r, w, b: (
         torch.clamp(x, -1.0, 1.5) - x.amin(-1, keepdim=True) / x.shape[-1]
@@ -152,7 +153,9 @@ def test_nan_and_infinity_are_where_torch_has_them(name: str, loops: dict[str, A
         x = torch.ones(len(special), cols)
         x[:, -2:] = special
         given = x, torch.ones_like(x), torch.ones(cols), torch.zeros(cols)
-        for found, usual, _ in pairs(MODULES[name], loops[name], *given):
+        for found, usual, exact in pairs(MODULES[name], loops[name], *given):
+            # torch's float32 GELU of Inf is NaN, that in float64 Inf.
+            usual = torch.where(usual.isnan() & exact.isinf(), exact.float(), usual)
             assert torch.equal(found.isnan(), usual.isnan())
             assert torch.equal(found.isinf(), usual.isinf())
             torch.testing.assert_close(found, usual, rtol=1e-5, atol=1e-6, equal_nan=True)
