@@ -36,7 +36,8 @@ class Model(nn.Module):
         self.weight = nn.Parameter(torch.ones(cols))
 
     def forward(self, x):
-        return torch.relu(x) * self.weight + 1.0
+        # As a loop over rows the library would have a candidate for it.
+        return torch.relu(x) * self.weight + torch.ones_like(self.weight)
 
 
 def get_inputs(rows=8, cols=32):

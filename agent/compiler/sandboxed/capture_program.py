@@ -350,7 +350,7 @@ def lowered(
     if aliases or metadata.num_mutated_inp_runtime_indices:
         # Inductor's caller handles aliases and input mutations outside the generated code.
         raise NotExtractable("an output shares memory with something else, or an input is written to")
-    return with_long_products(without_comments(codes[0]))
+    return with_long_numbers(without_comments(codes[0]))
 
 
 def without_comments(module: str) -> str:
@@ -360,13 +360,16 @@ def without_comments(module: str) -> str:
     return "\n".join(line for line in module.splitlines() if not line.startswith("# ")) + "\n"
 
 
-def with_long_products(module: str) -> str:
-    """Products of a 32-bit index and a number beyond 32 bits in 64 bits: Triton does not compile what Inductor writes."""
+def with_long_numbers(module: str) -> str:
+    """Index expressions of kernels with numbers beyond 32 bits in 64 bits: Triton does not compile what Inductor writes."""
 
     def longer(match: re.Match[str]) -> str:
-        return f"{match[0]}.to(tl.int64)" if int(match[1]) >= 1 << 31 else match[0]
+        return f"tl.full([], {match[0]}, tl.int64)" if int(match[0]) >= 1 << 31 else match[0]
 
-    return re.sub(r"\b(\d{10,})\*(?:[xyz]\d+|r\d+_\d+)\b(?!\.)", longer, module)
+    def line(match: re.Match[str]) -> str:
+        return re.sub(r"(?<![\w.])\d{10,}(?=\*| \+ )", longer, match[0])
+
+    return re.sub(r"^ +tmp\d+ = .*$", line, module, flags=re.MULTILINE)
 
 
 def expression(size: Any) -> str:

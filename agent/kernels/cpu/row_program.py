@@ -22,8 +22,8 @@ POINTWISE = {
     "rsub": "{1} - {0}",
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
-    "maximum": "larger_or_nan(0 + {0}, 0 + {1})",
-    "minimum": "smaller_or_nan(0 + {0}, 0 + {1})",
+    "maximum": "larger_or_nan({0} - NONE, {1} - NONE)",
+    "minimum": "smaller_or_nan({0} - NONE, {1} - NONE)",
     "neg": "-{0}",
     "abs": "magnitude({0})",
     "relu": "relu({0})",
@@ -44,6 +44,7 @@ FUNCTIONS = {
     "TANH(": ("tangent<LANES>(", "std::tanh("),
     "ERF(": ("error_function<LANES>(", "std::erf("),
     "LOG(": ("", "std::log("),
+    "NONE": ("V{}", "0.f"),  # subtracted, it makes a vector of a single value and changes no sign of zero
 }
 POWERS = {2: "{0} * {0}", 3: "{0} * {0} * {0}", 0.5: "SQRT({0})", -0.5: "1.f / SQRT({0})", -1: "1.f / {0}"}
 #: (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)): one exponential, and the left tail keeps its digits.
@@ -108,9 +109,13 @@ class Reader:
             if node.op == "placeholder" and (node.users or node is places[self.main]):
                 self._known[node] = self._input(node, places.index(node))
             elif node.op == "call_function":
-                self._known[node] = self._value(node)
+                value = self._known[node] = self._value(node)
+                if value.kind != "size" and sizes_of(node) not in self._sizes_of(value):
+                    raise NotRows(f"{node.target} of other sizes")
             elif node.op == "output":
                 self.outputs = [self._known[one] for one in node.args[0]]
+                if not all(one.meta["val"].is_contiguous() for one in node.args[0]):
+                    raise NotRows("an output is not contiguous")
         if any(one.kind == "row" or not one.text for one in self.outputs):
             raise NotRows("an output has no rows, or is an input")
 
@@ -157,11 +162,11 @@ class Reader:
             return self._add("size", str(out.node.expr), [])
         if not isinstance(out, torch.Tensor) or out.dtype != torch.float32 or not isinstance(first, Value):
             raise NotRows(f"{name} gives no float32")
-        if name in SAME and not given.get("train") and sizes_of(node) == self._sizes_of(first):
+        if name in SAME and not given.get("train"):
             return first
-        if name == "unsqueeze" and first.kind == "flat" and sizes_of(node)[-1] == "1":
+        if name == "unsqueeze" and first.kind == "flat":
             return first.operands[0]
-        if name == "squeeze" and first.kind == "col" and sizes_of(node) == self.full[:-1]:
+        if name == "squeeze" and first.kind == "col":
             return self._add("flat", "{0}", [first])
         if given.get("alpha", 1) != 1 or given.get("rounding_mode") is not None:
             raise NotRows(f"{name} with a factor or rounding")
@@ -196,7 +201,10 @@ class Reader:
             else:
                 parts.append(number(one))
         kinds = {one.kind for one in values}
-        if "flat" in kinds and len(kinds) > 1:
+        if kinds == {"flat"}:  # always one of a "col"
+            col = self._pointwise(text.format(*parts), *(one.operands[0] for one in values))
+            return self._add("flat", "{0}", [col])
+        if "flat" in kinds:
             raise NotRows("values of rows without their axis")
         kind = "full" if "full" in kinds or {"row", "col"} <= kinds else kinds.pop()
         return self._add(kind, text.format(*parts), values)
@@ -207,19 +215,19 @@ class Reader:
     def _mean(self, x: Value) -> Value:
         return self._pointwise("{0} / count", self._reduce("sum", x))
 
-    def _variance(self, x: Value, correction: float) -> Value:
-        square = self._pointwise(POINTWISE["square"], self._pointwise("{0} - {1}", x, self._mean(x)))
-        less = f"std::max(count - {number(correction)}, 0.f)" if correction else "count"
-        return self._pointwise(f"{{0}} / {less}", self._reduce("sum", square))
+    def _centered(self, x: Value) -> tuple[Value, Value]:
+        """Deviations from the mean, and the mean of their squares.
+
+        Deviations from a mean that is exact add up to zero; what they do add up to is taken out. It costs no pass.
+        """
+        less = self._pointwise("{0} - {1}", x, self._mean(x))
+        slip, square = self._mean(less), self._mean(self._pointwise("{0} * {0}", less))
+        variance = self._pointwise("{0} < 3e38f ? std::max({0} - {1} * {1}, 0.f) : {0}", square, slip)
+        return self._pointwise("{0} - {1}", less, slip), variance
 
     def _norm(self, name: str, given: dict[str, Any], x: Value) -> Value:
         if name == "layer_norm":
-            # Deviations from a mean that is exact add up to zero; what they do add up to is taken out. It costs no pass.
-            x = self._pointwise("{0} - {1}", x, self._mean(x))
-            slip = self._mean(x)
-            square = self._mean(self._pointwise("{0} * {0}", x))
-            variance = self._pointwise("std::max({0} - {1} * {1}, 0.f)", square, slip)
-            x = self._pointwise("{0} - {1}", x, slip)
+            x, variance = self._centered(x)
         else:
             variance = self._mean(self._pointwise("{0} * {0}", x))
         eps = torch.finfo(torch.float32).eps if given["eps"] is None else given["eps"]
@@ -247,7 +255,9 @@ class Reader:
                 return self._pointwise("{0} - {1}", less, logarithm)
             out = self._pointwise("{0} + {1}", logarithm, largest)
         elif name in ("var", "std"):
-            out = self._variance(x, 1 if given.get("correction") is None else given["correction"])
+            correction = given.get("correction")
+            less = number(int(given.get("unbiased", True)) if correction is None else correction)
+            out = self._pointwise(f"{{0}} * count / std::max(count - {less}, 0.f)", self._centered(x)[1])
             out = self._pointwise(POINTWISE["sqrt"], out) if name == "std" else out
         elif name == "linalg_vector_norm" and given["ord"] == 2:
             out = self._pointwise("SQRT({0})", self._reduce("sum", self._pointwise("{0} * {0}", x)))
@@ -257,9 +267,15 @@ class Reader:
             raise NotRows(name)
         return out if given.get("keepdim") else self._add("flat", "{0}", [out])
 
-    def _sizes_of(self, value: Value) -> list[str]:
-        sizes = {"full": self.full, "col": [*self.full[:-1], "1"], "flat": self.full[:-1]}
-        return sizes.get(value.kind, [])
+    def _sizes_of(self, value: Value) -> list[list[str]]:
+        """The sizes that a tensor of this value can have."""
+        cols, rows = self.full[-1], self.full[:-1]
+        return {
+            "full": [self.full],
+            "col": [[*rows, "1"]],
+            "flat": [rows],
+            "row": [[*["1"] * axes, cols] for axes in range(len(self.full))],
+        }[value.kind]
 
 
 def sizes_of(node: torch.fx.Node) -> list[str]:
@@ -334,18 +350,18 @@ class Writer:
             if any(function in one.text for function in COSTLY) and one in needed
         }
         names = [self._name(one.operands[0]) for one in values]
-        body = self._body([one.operands[0] for one in values], "", keep)
-        self.kept += [one for one in self.program.values if one in keep]
         if join == "sum":
+            body = self._body([one.operands[0] for one in values], "", keep)
             result = f"std::array<V, {len(values)}>{{{', '.join(names)}}}"
             text = f"const auto found = row.template sums<{len(values)}>([&](int64_t at) {{ {body} return {result}; }});\n"
             text += "\n".join(f"{one.name}[r] = found[{place}];" for place, one in enumerate(values))
             self._row_loop(text)
-            return
-        for one, name in zip(values, names, strict=True):
-            body = self._body([one.operands[0]], f"return {name};", keep)
-            join_text = f"[](auto a, auto b) {{ return {join}(a, b); }}"
-            self._row_loop(f"{one.name}[r] = row.joined([&](int64_t at) {{ {body} }}, {join_text});")
+        else:
+            for one, name in zip(values, names, strict=True):
+                body = self._body([one.operands[0]], f"return {name};", keep)
+                join_text = f"[](auto a, auto b) {{ return {join}(a, b); }}"
+                self._row_loop(f"{one.name}[r] = row.joined([&](int64_t at) {{ {body} }}, {join_text});")
+        self.kept += [one for one in self.program.values if one in keep]
 
     def _needed(self, values: list[Value]) -> set[Value]:
         """The full and row values that are computed for these, down to what is kept."""
@@ -377,8 +393,7 @@ class Writer:
         if not value.text:
             place = next(place for place, one in self.program.inputs if one is value)
             return f"load<LANES>(call.x{place} + {'at' if value.kind == 'row' else 'start + at'})"
-        text = value.text.replace("(0 + ", "(V{{}} + ").replace(", 0 + ", ", V{{}} + ")
-        text = text.format(*map(self._name, value.operands))
+        text = value.text.format(*map(self._name, value.operands))
         for function, (vector, _) in FUNCTIONS.items():
             if function in text and not vector:
                 raise NotRows("a function that vectors do not have")

@@ -23,7 +23,14 @@ def build_kernel(name: str, source: str) -> Callable[[bytes], None]:
         cpp_sources=source,
         is_python_module=False,
         no_implicit_headers=True,
-        extra_cflags=["-O3", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fopenmp"],
+        extra_cflags=[
+            "-O3",
+            "-march=native",
+            "-mprefer-vector-width=512",
+            "-fno-math-errno",
+            "-ffp-contract=off",
+            "-fopenmp",
+        ],
         extra_ldflags=["-fopenmp"],
     )
     kernel = getattr(ctypes.CDLL(path), name)

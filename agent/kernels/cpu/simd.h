@@ -77,7 +77,7 @@ template <int LANES> inline float sum_of(vec<LANES> value) {
 template <typename T> inline T larger_or_nan(T a, T b) { return ((a > b) | (a != a)) ? a : b; }
 template <typename T> inline T smaller_or_nan(T a, T b) { return ((a < b) | (a != a)) ? a : b; }
 template <typename T> inline T relu(T value) { return value < 0.f ? T{} : value; }
-template <typename T> inline T magnitude(T value) { return value < 0.f ? -value : value; }
+template <typename T> inline T magnitude(T value) { return value < 0.f ? -value : value + 0.f; }  // of -0, too
 
 template <int LANES> inline vec<LANES> square_root(vec<LANES> value) {
   for (int lane = 0; lane < LANES; ++lane) value[lane] = std::sqrt(value[lane]);

@@ -26,7 +26,7 @@ def steady_norm(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | N
     size = x.shape[-1]
     if len(given["normalized_shape"]) != 1 or not isinstance(size, int) or not 1 < size <= MOST_ONCE:
         return None
-    if x.dtype != torch.float32:
+    if x.dtype != torch.float32 or not x.is_contiguous():
         return None
     with graph.inserting_before(node):
         rest = given["input"]

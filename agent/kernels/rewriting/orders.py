@@ -36,7 +36,7 @@ def order_statistic(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
     used: dict[Any, torch.fx.Node] = {user.args[1]: user for user in node.users}
     with graph.inserting_before(node):
         if name in ("median", "kthvalue"):
-            if 1 in used:  # which of equals is not told
+            if 1 in used or not isinstance(given.get("k", 1), int):  # which of equals is not told
                 return False
             rank = (x.shape[-1] - 1) // 2 if name == "median" else given["k"] - 1
             new = add_call(
@@ -68,8 +68,10 @@ def _first_ones(nodes: Any, axis: int) -> int | None:
             if name in ("slice", "select"):
                 given = arguments_of(user)
                 if given["dim"] % (axis + 1) == axis:
-                    first = name == "select" or (given["step"] == 1 and not given["start"])
-                    count = (given["end"] if name == "slice" else given["index"] + 1) if first else None
+                    if name == "slice" and given["step"] == 1 and not given["start"]:
+                        count = given["end"]
+                    elif name == "select" and isinstance(given["index"], int):
+                        count = given["index"] + 1
                 elif name == "slice":
                     count = _first_ones([user], axis)
             if not isinstance(count, int) or count < 1:

@@ -131,10 +131,19 @@ def test_a_capture_of_another_form_is_refused(data: bytes) -> None:
         assemble(data, task_text("softmax"), "t")
 
 
-def test_a_product_of_an_index_beyond_32_bits_is_one_of_64_bits() -> None:
-    """Triton refuses to compile an int32 times such a number, which torch.compile writes for a hash of an arange."""
-    program = runpy.run_path(str(PROGRAM))
-    text = "tmp4 = (2654435769*x2).to(tl.int64)\ntmp5 = 1000000007*r0_1\ncall(12345678901*s0)\n"
-    changed = text.replace("2654435769*x2", "2654435769*x2.to(tl.int64)")
-    assert program["with_long_products"](text) == changed
-    assert program["with_long_products"](changed) == changed
+def test_a_number_of_an_index_beyond_32_bits_is_one_of_64_bits() -> None:
+    """Triton refuses to compile an int32 with such a number, which torch.compile writes for a hash of an arange."""
+    change = runpy.run_path(str(PROGRAM))["with_long_numbers"]
+    for text in ("2654435769*x2", "3000000000*(x0 // 64)", "3000000000 + x0"):
+        number, rest = text[:10], text[10:]
+        assert (
+            change(f"    tmp4 = ({text}).to(tl.int64)\n")
+            == f"    tmp4 = (tl.full([], {number}, tl.int64){rest}).to(tl.int64)\n"
+        )
+    for kept in (
+        "    tmp5 = 1000000007*r0_1",
+        "    tmp5 = 0.3333333333333*x0",
+        "    tmp12 = tl.full([1], 2246822507, tl.int64)",
+        "    buf0 = empty_strided_cuda((3000000000*s0, 2))",
+    ):
+        assert change(kept) == kept
