@@ -84,36 +84,57 @@ template <int LANES> inline vec<LANES> square_root(vec<LANES> value) {
   return value;
 }
 
+// a * b + c in one rounding. Only functions here use it: what a module multiplies and adds is rounded twice, as in torch.
+template <int LANES> inline vec<LANES> fused(vec<LANES> a, vec<LANES> b, vec<LANES> c) {
+#if defined(__AVX512F__)
+  if constexpr (LANES == 16) return (vec<16>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#endif
+#if defined(__FMA__)
+  if constexpr (LANES % 8 == 0) {
+    __m256 left[LANES / 8], right[LANES / 8], sum[LANES / 8];
+    std::memcpy(left, &a, sizeof a);
+    std::memcpy(right, &b, sizeof b);
+    std::memcpy(sum, &c, sizeof c);
+    for (int part = 0; part < LANES / 8; ++part) sum[part] = _mm256_fmadd_ps(left[part], right[part], sum[part]);
+    std::memcpy(&c, sum, sizeof c);
+    return c;
+  }
+#endif
+  return a * b + c;
+}
+
+// The polynomial of x with these coefficients, that of the highest power first.
+template <int LANES, int COUNT> inline vec<LANES> polynomial(vec<LANES> x, const float (&coefficients)[COUNT]) {
+  vec<LANES> value = vec<LANES>{} + coefficients[0];
+#pragma GCC unroll 16
+  for (int place = 1; place < COUNT; ++place) value = fused<LANES>(value, x, vec<LANES>{} + coefficients[place]);
+  return value;
+}
+
 // e ** x to about one unit in the last place; 0 below -86.6 (where the result would be under 2.5e-38), NaN and infinities
 // as they should be. Cody and Waite's reduction by multiples of log(2), then the polynomial of Moshier's Cephes library.
 template <int LANES> inline vec<LANES> exponential(vec<LANES> x) {
   using V = vec<LANES>;
   using I = ivec<LANES>;
   constexpr float ROUND = 12582912.f;  // 1.5 * 2 ** 23: adding it rounds to an integer, which is then in the low bits
-  const V shifted = x * 1.44269504f + ROUND;
+  static constexpr float TERMS[] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+                                    4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
+  const V shifted = fused<LANES>(x, V{} + 1.44269504f, V{} + ROUND);
   const V whole = shifted - ROUND;
-  const V r = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
-  V p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.f;
+  const V r = fused<LANES>(whole, V{} + 2.12194440e-4f, fused<LANES>(whole, V{} - 0.693359375f, x));
+  const V p = fused<LANES>(polynomial<LANES>(r, TERMS), r * r, r) + 1.f;
   const I half_power = ((I)shifted - 0x4b400000 + 126) << 23;  // 2 ** (whole - 1), as 2 ** 128 has no exponent bits
   const V value = p * 2.f * (V)half_power;
   const V high = x > 88.7228f ? V{} + std::numeric_limits<float>::infinity() : value;
   return x < -86.6f ? V{} : high;
 }
 
-// Near zero by the odd polynomial of Moshier's Cephes library, elsewhere from the exponential. Of NaN it is NaN.
+// Near zero by the odd polynomial of the same library, elsewhere from the exponential. Of NaN it is NaN.
 template <int LANES> inline vec<LANES> tangent(vec<LANES> x) {
   using V = vec<LANES>;
+  static constexpr float TERMS[] = {-5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f};
   const V square = x * x;
-  V p = square * -5.70498872745e-3f + 2.06390887954e-2f;
-  p = p * square - 5.37397155531e-2f;
-  p = p * square + 1.33314422036e-1f;
-  p = p * square - 3.33332819422e-1f;
-  const V near = p * square * x + x;
+  const V near = fused<LANES>(polynomial<LANES>(square, TERMS) * square, x, x);
   const V far = 1.f - 2.f / (exponential<LANES>(2.f * x) + 1.f);
   return magnitude(x) < 0.625f ? near : far;
 }
@@ -121,31 +142,17 @@ template <int LANES> inline vec<LANES> tangent(vec<LANES> x) {
 // The error function, by polynomials of the same library: in x up to 1, and of exp(-x * x) / x in 1 / (x * x) above.
 template <int LANES> inline vec<LANES> error_function(vec<LANES> x) {
   using V = vec<LANES>;
-  const V square = x * x;
-  V p = square * 7.853861353153693e-5f - 8.010193625184903e-4f;
-  p = p * square + 5.188327685732524e-3f;
-  p = p * square - 2.685381193529856e-2f;
-  p = p * square + 1.128358514861418e-1f;
-  p = p * square - 3.761262582423300e-1f;
-  p = p * square + 1.128379165726710e+0f;
-  const V near = p * x;
+  static constexpr float NEAR[] = {7.853861353153693e-5f, -8.010193625184903e-4f, 5.188327685732524e-3f, -2.685381193529856e-2f,
+                                   1.128358514861418e-1f, -3.761262582423300e-1f, 1.128379165726710e+0f};
+  static constexpr float TO_2[] = {2.326819970068386e-2f, -1.387039388740657e-1f, 3.687424674597105e-1f,
+                                   -5.824733027278666e-1f, 6.210004621745983e-1f, -4.944515323274145e-1f,
+                                   3.404879937665872e-1f, -2.741127028184656e-1f, 5.638259427386472e-1f};
+  static constexpr float FROM_2[] = {-1.047766399936249e+1f, 1.297719955372516e+1f, -7.495518717768503e+0f, 2.921019019210786e+0f,
+                                     -1.015265279202700e+0f, 4.218463358204948e-1f, -2.820767439740514e-1f, 5.641895067754075e-1f};
+  const V near = polynomial<LANES>(x * x, NEAR) * x;
   const V size = smaller_or_nan(magnitude(x), V{} + 5.f), over = 1.f / (size * size);
-  V low = over * 2.326819970068386e-2f - 1.387039388740657e-1f;  // from 1 to 2
-  low = low * over + 3.687424674597105e-1f;
-  low = low * over - 5.824733027278666e-1f;
-  low = low * over + 6.210004621745983e-1f;
-  low = low * over - 4.944515323274145e-1f;
-  low = low * over + 3.404879937665872e-1f;
-  low = low * over - 2.741127028184656e-1f;
-  low = low * over + 5.638259427386472e-1f;
-  V high = over * -1.047766399936249e+1f + 1.297719955372516e+1f;  // from 2
-  high = high * over - 7.495518717768503e+0f;
-  high = high * over + 2.921019019210786e+0f;
-  high = high * over - 1.015265279202700e+0f;
-  high = high * over + 4.218463358204948e-1f;
-  high = high * over - 2.820767439740514e-1f;
-  high = high * over + 5.641895067754075e-1f;
-  const V rest = exponential<LANES>(-size * size) / size * (size < 2.f ? low : high);
+  const V rest = exponential<LANES>(-size * size) / size *
+                 (size < 2.f ? polynomial<LANES>(over, TO_2) : polynomial<LANES>(over, FROM_2));
   const V far = x < 0.f ? rest - 1.f : 1.f - rest;
   return magnitude(x) < 1.f ? near : far;
 }
