@@ -18,7 +18,9 @@ HOSTILE = "</li><script>alert('x')</script>"
 #: The same without `DIMS`: its space has to be inferred.
 UNDECLARED = TINY_TASK.replace(TINY_TASK[TINY_TASK.index("DIMS") : TINY_TASK.index("class Model")], "")
 #: Whatever is put in, zeros come out: a candidate need not compute anything.
-WORTHLESS = TINY_TASK.replace("torch.relu(x) * self.weight + 1.0", "torch.relu(x) * 0.0")
+WORTHLESS = TINY_TASK.replace(
+    "torch.relu(x) * self.weight + torch.ones_like(self.weight)", "torch.relu(x) * 0.0"
+)
 
 
 @pytest.fixture

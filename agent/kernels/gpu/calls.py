@@ -145,8 +145,9 @@ def library_attention(q, k, v, excluded, scale, causal):
 
 def library_distances(x, z, euclid):
     """Distances of all pairs of rows; differences, not products of matrices."""
-    grid_fits = x.shape[-2] < 1 << 22 and (x.dim() == 2 or x.shape[0] < 1 << 16)
-    if x.is_cuda and x.dtype == z.dtype == torch.float32 and min(x.numel(), z.numel()) > 0 and grid_fits:
+    fits = x.shape[-2] < 1 << 22 and (x.dim() == 2 or x.shape[0] < 1 << 16)
+    fits = fits and all(one.stride(-1) * one.shape[-1] < 1 << 31 for one in (x, z))
+    if x.is_cuda and x.dtype == z.dtype == torch.float32 and min(x.numel(), z.numel()) > 0 and fits:
         out = distances(x if x.dim() == 3 else x[None], z if z.dim() == 3 else z[None], euclid)
         return out if x.dim() == 3 else out[0]
     mode = "donot_use_mm_for_euclid_dist"

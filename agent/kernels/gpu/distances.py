@@ -16,11 +16,9 @@ def _distances(x_ptr, z_ptr, out_ptr, points, others, dims, x_batch, x_row, x_di
     x_at = x_ptr + batch * x_batch + row.to(tl.int64) * x_row
     z_at = z_ptr + batch * z_batch + col.to(tl.int64) * z_row
     total = tl.zeros((BM, BN), dtype=tl.float32)
-    for _ in range(dims):
-        x = tl.load(x_at, mask=row < points, other=0.0)
-        z = tl.load(z_at, mask=col < others, other=0.0)
-        x_at += x_dim
-        z_at += z_dim
+    for dim in range(dims):
+        x = tl.load(x_at + dim * x_dim, mask=row < points, other=0.0)
+        z = tl.load(z_at + dim * z_dim, mask=col < others, other=0.0)
         difference = x[:, None] - z[None, :]
         total += difference * difference if EUCLID else tl.abs(difference)
     if EUCLID:
