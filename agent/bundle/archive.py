@@ -102,7 +102,7 @@ def _license(contents: BundleContents) -> str:
         "The dispatcher in optimized.py, reproduce.py and report.html come from Kernelwright (MIT, below).\n",
     ]
     if "human" in origins:
-        parts.append("Members of origin 'human' come from Kernelwright's exemplar library (MIT, below).\n")
+        parts.append("Members of origin 'human' come from Kernelwright's kernel library (MIT, below).\n")
     if "compiler" in origins:
         parts.append(
             "Members of origin 'compiler' call torch.compile or hold code that PyTorch's compiler generated; the\n"

@@ -29,9 +29,9 @@ class Word:
 
 ORIGINS: dict[str, Word] = {
     "human": Word(
-        "human: exemplar library",
+        "human: kernel library",
         "human",
-        "Hand-written kernel from this project's exemplar library, matched to the module; no language model took part.",
+        "Hand-written kernel from this project's kernel library, matched to the module; no language model took part.",
     ),
     "compiler": Word(
         "compiler",

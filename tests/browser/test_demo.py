@@ -81,7 +81,7 @@ def test_the_board_ranks_says_origins_plainly_and_obeys_no_control_character() -
     assert cells[0][:7] == [
         "1",
         "one pass  winner",
-        "human: exemplar library",
+        "human: kernel library",
         "1.64×",
         "1.61 to 1.68",
         "",  # before the choice

@@ -96,7 +96,7 @@ def test_the_leaderboard_ranks_by_validation_and_says_every_origin_plainly() -> 
     board = rows(job_page(job, candidates), "leaderboard")
     shown = [(row[0], row[1], row[2]) for row in board]
     assert shown == [
-        ("1", "one pass winner", "human: exemplar library"),
+        ("1", "one pass winner", "human: kernel library"),
         ("2", "torch.compile default", "compiler"),
         ("3", "attempt 2", "LLM"),  # only screened: visible shapes do not choose, so it ranks below
         ("unranked", "attempt 3", "LLM"),
@@ -166,7 +166,7 @@ def test_the_result_is_the_held_out_figure_with_its_interval_and_the_winners_ori
     head = next(one for one in page.every() if one.attributes.get("id") == "head").text
     assert "1.50× 95 % interval 1.47 to 1.53" in head
     assert "faster than the best baseline over held-out shapes that no proposer saw" in head
-    assert "Winner: one pass human: exemplar library" in head
+    assert "Winner: one pass human: kernel library" in head
     assert "no language model took part" in head
     assert "held out shapes" in page.text
 
@@ -222,7 +222,7 @@ def test_a_running_job_says_what_it_is_doing() -> None:
     ]
     page = job_page(stored.job("running"), [stored.candidate("one pass", "human")], events=events)
     assert "Judging one pass" in page.text
-    assert "+0:12.0 Proposed: one pass human: exemplar library" in page.text
+    assert "+0:12.0 Proposed: one pass human: kernel library" in page.text
     assert "attempt 2, resuming from what is stored" in page.text
     assert page.find("body")[0].attributes["data-after"] == "3"
 
@@ -258,7 +258,7 @@ def test_progress_is_what_happens_now_and_no_line_of_the_log() -> None:
         (
             "portfolio.changed",
             {"label": "one", "origin": "human", "geomean_speedup": 1.5},
-            "New best: one human: exemplar library · 1.50×",
+            "New best: one human: kernel library · 1.50×",
         ),
         ("proposer.failed", {"origin": "llm", "reason": "no answer"}, "A proposer gave up LLM · no answer"),
         ("budget.spent", {"model": "m", "tokens": 1200, "usd": 0.5}, "Asked a model m · 1,200 tokens, $0.50"),

@@ -63,7 +63,7 @@ def test_only_what_differs_is_shown(keyed: Keyed) -> None:
     page = parse(answer.text)
     facts = table(page, "facts")
     assert facts["label"] == ["one pass", "two passes"]
-    assert facts["origin"] == ["human: exemplar library", "LLM"]
+    assert facts["origin"] == ["human: kernel library", "LLM"]
     assert facts["Validation: worst shape"] == ["1.20×", "0.80×"]
     assert not {"verdict", "job", "task", "measured on", "Validation: verdict"} & set(facts)
     assert "others are the same for all" in page.text

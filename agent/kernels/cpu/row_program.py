@@ -256,8 +256,8 @@ class Reader:
             out = self._pointwise("{0} + {1}", logarithm, largest)
         elif name in ("var", "std"):
             correction = given.get("correction")
-            less = number(int(given.get("unbiased", True)) if correction is None else correction)
-            out = self._pointwise(f"{{0}} * count / std::max(count - {less}, 0.f)", self._centered(x)[1])
+            fewer = number(int(given.get("unbiased", True)) if correction is None else correction)
+            out = self._pointwise(f"{{0}} * count / std::max(count - {fewer}, 0.f)", self._centered(x)[1])
             out = self._pointwise(POINTWISE["sqrt"], out) if name == "std" else out
         elif name == "linalg_vector_norm" and given["ord"] == 2:
             out = self._pointwise("SQRT({0})", self._reduce("sum", self._pointwise("{0} * {0}", x)))
