@@ -74,7 +74,8 @@ class HumanProposer:
     def _over_rows(self, context: ProposalContext, capture: str, told: dict[str, Any]) -> Iterator[Candidate]:
         """The module as one loop over its rows, if it is one."""
         if not told.get("rows"):
-            raise ProposalFailed("the module is no loop over rows")
+            why = str(told.get("library_fault")).removeprefix("NotRows: ")
+            raise ProposalFailed(f"the module is no loop over rows: {why}")
         module = row_module(told["rows"])
         words = ": one loop over rows, each read once from memory."
         source = assemble(capture, context.task.source, context.task.name, words, lambda _: module)

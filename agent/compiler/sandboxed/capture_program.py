@@ -207,8 +207,9 @@ def attempt(
     if Path("row_program.py").exists():  # agent/kernels/cpu/row_program.py
         try:
             rows = load(Path("row_program.py")).row_program(graph.graph, len(tensors))
-        except Exception:
+        except Exception as error:
             traceback.print_exc()
+            fault = said(error)
     try:
         also_in_training = (
             code == traced(model.train(), given.arguments, tensors, state, fake_mode, device)[0].code

@@ -416,8 +416,8 @@ class Writer:
         return f"{value.name}[r]"
 
 
-def row_program(graph: torch.fx.Graph, tensors: int) -> dict[str, Any] | None:
-    """A graph as C++, or None if it is no row program.
+def row_program(graph: torch.fx.Graph, tensors: int) -> dict[str, Any]:
+    """A graph as C++.
 
     Args:
         graph: see `Reader`.
@@ -426,13 +426,13 @@ def row_program(graph: torch.fx.Graph, tensors: int) -> dict[str, Any] | None:
     Returns:
         ``code``: C++ after `simd.h`; ``inputs``: places of the placeholders that it reads; ``main``: of the largest; ``outputs``:
         their kinds.
+
+    Raises:
+        NotRows: it is no row program; the message says why.
     """
-    try:
-        program = Reader(graph, tensors)
-        writer = Writer(program)
-        body = writer.text()
-    except NotRows:
-        return None
+    program = Reader(graph, tensors)
+    writer = Writer(program)
+    body = writer.text()
     inputs = sorted(place for place, _ in program.inputs)
     cols = ", ".join(
         f"{one.name}[BLOCK_ROWS] = {{}}" for one in program.values if one.kind == "col" and one.text

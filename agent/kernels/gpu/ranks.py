@@ -1,6 +1,6 @@
 """Order statistics of rows: the k largest or smallest elements with their places, and the element of a rank.
 
-Rows stay in registers as integers that are ordered like their elements, NaN above all others. Few largest elements are taken one
+Rows stay in registers as integers that are ordered like their elements, NaN above all others. A few largest elements are taken one
 by one; an element of any rank is found bit by bit, by counting what is smaller.
 """
 
@@ -88,7 +88,7 @@ def ranks_apply(x):
 
 
 def _grid(x):
-    """Rows, and the tile of a program: a warp or two for short rows, up to 16 warps for long ones."""
+    """How many rows, and the tile of a program: short rows share one, long ones have up to 16 warps."""
     cols = x.shape[-1]
     rows, width = x.numel() // cols, triton.next_power_of_2(cols)
     per = max(1, 2048 // width)

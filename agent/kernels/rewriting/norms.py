@@ -1,8 +1,8 @@
 """LayerNorm with a mean that is exact where a row is constant.
 
 The compiler divides a sum by its length, half a unit in the last place off. What is left of a constant row is multiplied by up to
-eps^(-1/2) = 316, and a transformer's block with such rows was wrong in the fourth digit. The mean of what remains corrects it, at
-no cost where a row is read once.
+eps^(-1/2) = 316, and a transformer's block with such rows was wrong in the fourth digit. The mean of what remains corrects it, in
+the same pass over memory where a row is read once.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import runpy
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from agent.compiler.inductor import CAPTURE_PROGRAM
 from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, windows
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -202,3 +205,35 @@ def test_it_compiles_and_does_not_spill(
     )
     assert stack_bytes <= MOST_STACK_BYTES
     assert made.metadata.shared <= MOST_SHARED_BYTES
+
+
+HASHED = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def hashed(out_ptr, XBLOCK: tl.constexpr):
+    x2 = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    tmp4 = (PRODUCT).to(tl.int64)
+    tl.store(out_ptr + x2, tmp4)
+"""
+
+
+@pytest.mark.parametrize("product", ["2654435769*x2", "3000000000*(x2 // 64)", "3000000000 + x2"])
+def test_numbers_beyond_32_bits_compile_once_they_are_mended(product: str, tmp_path: Path) -> None:
+    """As torch.compile writes them Triton 3.6 refuses them; when it does not, the mend can go."""
+    mended = runpy.run_path(str(CAPTURE_PROGRAM))["with_long_numbers"]
+
+    def made(text: str, name: str) -> Any:
+        (tmp_path / f"{name}.py").write_text(text)
+        spec = importlib.util.spec_from_file_location(name, tmp_path / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        source = ASTSource(module.hashed, {"out_ptr": "*i64", "XBLOCK": "constexpr"}, {"XBLOCK": 128})
+        return triton.compile(source, target=GPUTarget("cuda", 90, 32))
+
+    text = HASHED.replace("PRODUCT", product)
+    with pytest.raises(triton.CompilationError):
+        made(text, "as_written")
+    assert "st.global" in made(mended(text), "mended").asm["ptx"]

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from agent.kernels.cpu.row_program import row_program
+from agent.kernels.cpu.row_program import NotRows, row_program
 from agent.kernels.writing import row_module
 
 Tensor = torch.Tensor
@@ -210,11 +210,12 @@ def test_a_result_of_other_sizes_or_strides_is_no_loop(shape: tuple[int, ...]) -
             )
         return row_program(graph.graph, 1)
 
-    assert program(lambda x: x * 2 - x.mean(-1, keepdim=True)) is not None
-    if len(shape) == 3:
-        assert program(lambda x: x - x.mean(-1).unsqueeze(0)) is None
-    else:
-        assert program(lambda x: x.contiguous(memory_format=torch.channels_last) * 2) is None
+    assert program(lambda x: x * 2 - x.mean(-1, keepdim=True))["outputs"] == ["full"]
+    other: Callable[[Tensor], Tensor] = lambda x: x - x.mean(-1).unsqueeze(0)  # noqa: E731
+    if len(shape) == 4:
+        other = lambda x: x.contiguous(memory_format=torch.channels_last) * 2  # noqa: E731
+    with pytest.raises(NotRows):
+        program(other)
 
 
 @pytest.mark.parametrize(
@@ -239,4 +240,5 @@ def test_a_result_of_other_sizes_or_strides_is_no_loop(shape: tuple[int, ...]) -
     ],
 )
 def test_other_modules_are_no_loops(module: Module) -> None:
-    assert row_program(traced(module), 2) is None
+    with pytest.raises(NotRows):
+        row_program(traced(module), 2)
