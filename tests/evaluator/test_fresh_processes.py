@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -162,12 +163,16 @@ def test_links_are_copied_as_links(core: RefereeCore) -> None:
         shutil.rmtree(folder)
 
 
-def test_a_process_compiles_by_itself(core: RefereeCore) -> None:
-    """A pool of compiling processes would go on off turn: candidates that compile were called cheats for it."""
-    program = "import torch._inductor.config as config\nprint(config.compile_threads)\n"
-    assert run_tool(core.fleet.tool(None, device=False), program, {}, 60.0).stdout.strip() == "1"
+def test_a_process_compiles_by_itself_in_threads(core: RefereeCore) -> None:
+    """A pool of compiling processes would go on off turn: candidates that compile were called cheats for it. Threads end with the call."""
+    program = (
+        "import torch._inductor.config as config\nfrom torch._inductor.select_algorithm import get_num_workers\n"
+        "print(config.compile_threads, get_num_workers())\n"
+    )
+    threads = min(8, len(os.sched_getaffinity(0)))
     process = core.fleet.server("candidate").fork(role="tool", limits=core.fleet.limits)
-    assert run_tool(process, program, {}, 60.0).stdout.strip() == "1"
+    for one in (core.fleet.tool(None, device=False), process):
+        assert run_tool(one, program, {}, 60.0).stdout.split() == ["1", str(threads)]
 
 
 @pytest.mark.slow
