@@ -205,14 +205,15 @@ class Runs:
 
     def _shapes(self, task: TaskSource) -> dict[str, list[dict[str, Any]]]:
         """The first few of each split; the same for all origins, and for a job that is resumed."""
-        path = self.work / "shapes" / f"{task.name}.json"
-        if path.exists():
-            kept: dict[str, list[dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
-            return kept
-        # The file as it is judged, whose sizes may have been found by the referee.
+        # The file as it is judged, whose sizes may have been found by the referee, which may find others next time.
         described = self.referee.describe(task)
         if not described.ok:
             return {}  # the job says why
+        digest = hashlib.sha256(described.source.encode()).hexdigest()[:12]
+        path = self.work / "shapes" / f"{task.name}-{digest}.json"
+        if path.exists():
+            kept: dict[str, list[dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
+            return kept
         drawn = self.referee.core.session(TaskSource(task.name, described.source)).drawn
         shapes = {
             split: drawn.sample(split)[: count or None] for split, count in self.settings.counts.items()

@@ -50,6 +50,10 @@ class Host:
         return np.max(values, axis=1, keepdims=True)
 
     @staticmethod
+    def count_of_rows(mask: Array) -> Array:
+        return np.count_nonzero(mask, axis=1, keepdims=True)
+
+    @staticmethod
     def mean(values: Array) -> float:
         return float(np.mean(values))
 
@@ -133,6 +137,10 @@ class Device:
     @staticmethod
     def max_of_rows(values: Array) -> Array:
         return values.amax(dim=1, keepdim=True)
+
+    @staticmethod
+    def count_of_rows(mask: Array) -> Array:
+        return mask.sum(dim=1, keepdim=True)
 
     @staticmethod
     def mean(values: Array) -> float:

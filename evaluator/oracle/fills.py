@@ -66,7 +66,7 @@ def are_fills(values: Array, fills: tuple[float, ...]) -> Array | None:
 
 
 def rms_of_rows(magnitude: Array, fills: Array | None) -> Array:
-    """Root mean square of each row without its constants, shape (rows, 1); 0 for a row of nothing else."""
+    """Root mean square of each row without its ``fills``, shape (rows, 1); 0 for a row of nothing else."""
     xp = space(magnitude)
     if fills is None:
         return xp.sqrt(xp.mean_of_rows(magnitude**2))

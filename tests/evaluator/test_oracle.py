@@ -141,19 +141,46 @@ def test_the_mean_of_equal_terms_may_be_off_as_far_as_its_rounding_goes_and_no_f
     assert not compare(half.ravel(), expect(*given, equal_terms=True)).ok
 
 
-def test_a_row_that_is_mostly_cut_off_is_allowed_what_others_lose() -> None:
+@pytest.mark.parametrize(("width", "usual"), [(32, 0.5), (256, 0.5), (256, 0.0)])
+def test_a_row_that_is_mostly_cut_off_is_allowed_what_others_lose(width: int, usual: float) -> None:
     generator = np.random.default_rng(5)
-    exact = np.abs(generator.normal(30.0, 5.0, (200, 32)))
+    exact = np.abs(generator.normal(30.0, 5.0, (200, width)))
     own = exact + generator.uniform(-2e-5, 2e-5, exact.shape)
     exact[7], own[7] = 0.0, 0.0
     exact[7, 3] = own[7, 3] = 0.03  # where the reference happens to be exact
+    exact[8] *= 1e-3  # small, and not cut off
+    own[8] = exact[8] * (1 + 1e-7)
     flat = exact.reshape(-1)
     values = flat.copy()
-    values[7 * 32 + 3] += 2e-5
-    expected = expect("float32", (200, 32), flat, own.reshape(-1), None, usual=0.5)
+    values[7 * width + 3] += 2e-5
+    expected = expect("float32", (200, width), flat, own.reshape(-1), None, usual=usual)
     assert compare(values, expected).ok
-    values[7 * 32 + 3] += 1e-3
+    values[7 * width + 3] += 1e-3
     assert not compare(values, expected).ok
+    if width > 64 and not usual:
+        values = flat.copy()
+        values[8 * width + 3] += 2e-5 * float(abs(exact[8, 3]))
+        assert not compare(values, expected).ok, "a full row is judged by its own elements"
+
+
+def test_wide_rows_of_which_a_few_elements_remain_are_allowed_what_others_lose() -> None:
+    """Rows of 250 behind a bias and a ReLU that leave few of them; each element a sum of 72 products in another order."""
+    generator = np.random.default_rng(12)
+    left = generator.uniform(size=(4000, 72)).astype(np.float32)
+    right = (generator.normal(size=(72, 250)) / 20).astype(np.float32)
+    cut = generator.choice([0.0, 0.6], (4000, 1))
+    wide, up = left.astype(np.float64), right.astype(np.float64)
+    exact = np.maximum(wide @ up - cut, 0)
+    moved = np.maximum(wide * (1 + 2.0**-23) @ up - cut, 0)
+    own = np.maximum((left @ right).astype(np.float64) - cut, 0)
+    other = np.maximum((left[:, ::-1] @ right[::-1]).astype(np.float64) - cut, 0)
+    remaining = (exact > 0).sum(axis=1)
+    assert ((remaining > 0) & (remaining < 5)).sum() > 100
+    expected = expect("float32", (4000, 250), exact.ravel(), own.ravel(), moved.ravel(), 72)
+    found = compare(other.ravel(), expected)
+    assert found.ok, found.words
+    low = left.astype(np.float16).astype(np.float64) @ up - cut
+    assert not compare(np.maximum(low, 0).ravel(), expected).ok
 
 
 def test_short_rows_in_which_terms_cancel_are_allowed_what_others_lose() -> None:

@@ -44,6 +44,8 @@ from evaluator.timing.cores import on_core
 from evaluator.verdict import NO_ROOM, Finding, ShapeResult, Verdict
 
 _UNTIMED = ("adversarial",)
+#: Longest wait for work that stopped processes left on the device.
+_REST_SECONDS = 5.0
 #: The Triton interpreter runs the programs of a grid one after another, about 2 ms of Python each. Thousands
 #: of rows take a minute.
 _INTERPRETED_CAP_BYTES = 64 << 10
@@ -280,6 +282,10 @@ class Evaluation:
         shapes = [shape for _, shape in timed]
         unknown = self.fleet.gpu and not self._confirms and not all(shape.ranked for shape in shapes)
         with self.fleet.device_lock.exclusive(), on_core(self.fleet.core):
+            if self.fleet.keeper is not None:
+                # Another referee's stopped compilers have left work in the device's queues. It must not count as this
+                # candidate's, and whatever still runs after this wait is looked into by the watch.
+                self.fleet.keeper.idle_within(_REST_SECONDS)
             self.run_state.lap("waiting")
             ranked = self.session.rank_baselines(shapes, self.progress)
             self.run_state.lap("baselines")

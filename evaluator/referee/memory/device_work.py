@@ -99,6 +99,14 @@ class Keeper(Lender):
                 return Look(first_us, busy=False)
         return Look(first_us, busy=True)
 
+    def idle_within(self, seconds: float) -> bool:
+        """Waits until the device has finished the work of stopped processes, for so long at most; whether it has."""
+        until = time.monotonic() + seconds
+        while self.look().busy:
+            if time.monotonic() > until:
+                return False
+        return True
+
     # -- contents ----------------------------------------------------------------------------------------------
 
     def _on_device(self, tensor: TensorInput) -> torch.Tensor:

@@ -76,7 +76,8 @@ class DeviceSharing:
             self._stop_computing()
             # Such as a compiler's child processes.
             others = waited_for.stop_others()
-            is_idle = self._idle()
+            keeper = self._fleet.keeper
+            is_idle = keeper is None or keeper.idle_within(_IDLE_SECONDS)
             if is_idle:
                 self._hold.give_way()
             # Stop this one first: its work before that counts as work while stopped.
@@ -93,14 +94,3 @@ class DeviceSharing:
         for process in (self._candidate.process, self._reference):
             if process is not None:
                 process.freeze()
-
-    def _idle(self) -> bool:
-        """Whether the device has finished the work of the stopped processes."""
-        keeper = self._fleet.keeper
-        if keeper is None:
-            return True
-        until = time.monotonic() + _IDLE_SECONDS
-        while keeper.look().busy:
-            if time.monotonic() > until:
-                return False
-        return True
