@@ -13,7 +13,12 @@ from agent.kernels.gpu.distances import distances
 from agent.kernels.gpu.products import LAUNCH_S, product, product_pays, with_launches
 from agent.kernels.gpu.ranks import ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
+from agent.kernels.gpu.scatters import count_applies, count_values, scatter, scatter_applies
+from agent.kernels.gpu.tiny import tiny_pays, tiny_products
 from agent.kernels.gpu.windows import windows, windows_apply
+
+#: Channels of a group in and out up to which a convolution is computed in its direct form: cuDNN reaches 2.5 TFLOP/s with five.
+MOST_OF_GROUP = 8
 
 
 def library_mm(a, b, *, out):
@@ -29,6 +34,8 @@ def library_addmm(bias, a, b, *, alpha=1, beta=1, out):
 
 
 def library_bmm(a, b, *, out):
+    if tiny_pays(a, b):
+        return tiny_products(a, b, out)
     if _multiplies(a, b, out) and product_pays(a, b):
         return product(a, b, out)
     return torch.bmm(a, b, out=out)
@@ -69,14 +76,16 @@ def library_convolution(
     tensors = [x, weight, *([] if bias is None else [bias])]
     if x.dim() > 2 and all(one.is_cuda and one.dtype == torch.float32 for one in tensors):
         out_sizes = _convolved(x, weight, stride, padding, dilation, transposed, output_padding)
-        is_depthwise = (
-            1 < groups == x.shape[1]
+        channels, per_group = weight.shape[1], outs // groups
+        has_small_groups = (
+            groups > 1
+            and (channels == 1 or max(channels, per_group) <= MOST_OF_GROUP)
             and not transposed
             and bias is None
             and after.function is None
             and weight.is_contiguous()
         )
-        if is_depthwise and min(out_sizes) > 0 and windows_apply(x, weight.shape[2:]) and _is_large(x):
+        if has_small_groups and min(out_sizes) > 0 and windows_apply(x, weight.shape[2:]) and _is_large(x):
             out = x.new_empty((x.shape[0], weight.shape[0], *out_sizes))
             return windows(x, out, "convolution", weight.shape[2:], stride, padding, dilation, weight)
         last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
@@ -171,6 +180,23 @@ def library_top(x, taken, largest, stable):
     return tuple(x.topk(taken, -1, largest))
 
 
+def library_scatter(out, index, x, kind):
+    """A copy of out, with which x is combined at index along the first axis: "sum", "max" or "min"."""
+    if scatter_applies(out, index, x):
+        return scatter(out.clone(), index, x, kind)
+    if kind == "sum":
+        return out.index_add(0, index, x).contiguous()
+    each = index.view(-1, *[1] * (x.dim() - 1)).expand_as(x)
+    return out.scatter_reduce(0, each, x, "a" + kind).contiguous()
+
+
+def library_count(out, index):
+    """A copy of out (..., bins) plus how often each value occurs in a row of index."""
+    if count_applies(out, index):
+        return count_values(out.clone(), index)
+    return out.scatter_add(-1, index.long(), torch.ones_like(index, dtype=out.dtype)).contiguous()
+
+
 def _is_slow_to_sort(x):
     """Whether torch's operations, at 0.3 TB/s or less, take longer than a launch from Python."""
     return 4 * x.numel() / 0.3e12 > LAUNCH_S
@@ -256,4 +282,4 @@ def _convolution_pays(x, outs, taps, sizes, stride, transposed, parts):
     product_s = 2 * (3 if parts == 2 else 1) * places * tiles * tile * terms / 450e12
     ours_s = x.numel() * (8 + 2 * parts * packed / channels) / 2.4e12 + 4 * pixels * outs / 2.2e12
     ours_s += max(product_s, places * tiles * terms * 2 * parts / 4e12)
-    return with_launches(ours_s, 4 + 3 * phases) < 0.95 * cudnn_s
+    return with_launches(ours_s, 8 + 6 * phases) < 0.95 * cudnn_s

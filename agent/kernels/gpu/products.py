@@ -21,8 +21,9 @@ BLOCK_K = 256  # one scale and one float32 addition
 FLAG_ROWS = 128  # rows that are computed again together
 LARGEST_BITS = tl.constexpr((75 + 127) << 23)  # of 2^75, as a float32's bits
 TILE = 128
-# Of a launch from Python; a CUDA graph's replay takes a tenth (agent.kernels.writing.as_replayed).
-LAUNCH_S = 40e-6
+# Of a launch from Python with its descriptors and buffers (a product with six took 165 us, a few rows' 205; H100); a CUDA graph's
+# replay takes a tenth (agent.kernels.writing.as_replayed).
+LAUNCH_S = 20e-6
 
 
 @triton.jit
@@ -321,7 +322,7 @@ def product_pays(a, b):
     By rates measured on an H100, those of few rows on an H200.
 
     cuBLAS: 50 TFLOP/s, 35 where few terms are summed, or 2.5 TB/s. Here: with few rows, 1.65 TB/s (1.2 for smaller operands); else 12 bytes of traffic per
-    operand element at 2.4 TB/s, whole rounds of tiles at 160 TFLOP/s, and the result at 2.5 TB/s; and 0.35 ms for launches.
+    operand element at 2.4 TB/s, whole rounds of tiles at 160 TFLOP/s, and the result at 2.5 TB/s; and launches.
     """
     batches, m, ks = a.shape
     n = b.shape[2]

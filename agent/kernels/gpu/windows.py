@@ -1,4 +1,4 @@
-"""Operations that look at a window of one channel: average and maximum pooling, depthwise convolution; 1 to 3 dimensions.
+"""Operations that look at a window of one channel or a few: average and maximum pooling, convolutions of small groups; 1 to 3 dimensions.
 
 They are bound by memory. A program computes a tile of neighboring outputs of one channel; its taps are loads that overlap, which
 the caches serve, so that the input comes from memory once.
@@ -44,13 +44,14 @@ def _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width,
 
 
 @triton.jit
-def _windows(x_ptr, w_ptr, out_ptr, per_weight, channels_out, repeat, depth, height, width, out_d, out_h, out_w,
+def _windows(x_ptr, w_ptr, out_ptr, channels_out, repeat, depth, height, width, out_d, out_h, out_w,
              stride_d, stride_h, stride_w, pad_d, pad_h, pad_w, dil_d, dil_h, dil_w, divisor,
-             TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, KIND: tl.constexpr,
+             TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, KIND: tl.constexpr, CHANNELS: tl.constexpr,
              ROWS: tl.constexpr, COLS: tl.constexpr):  # fmt: skip
-    """One tile of one plane of the output (planes, out_d, out_h, out_w), from x (planes / repeat, depth, height, width).
+    """One tile of one plane of the output (planes, out_d, out_h, out_w), from x (planes / repeat * CHANNELS, depth, height, width).
 
-    KIND: "convolution" with the weights of the plane's channel; "mean" by the divisor; "mean_inside", by the number of taps inside; "max".
+    KIND: "convolution" with the weights (CHANNELS, taps) of the plane's channel; "mean" by the divisor; "mean_inside", by the number of
+    taps inside; "max".
     """
     w_tiles, h_tiles = tl.cdiv(out_w, COLS), tl.cdiv(out_h, ROWS)
     tile = tl.program_id(0).to(tl.int64)
@@ -59,8 +60,8 @@ def _windows(x_ptr, w_ptr, out_ptr, per_weight, channels_out, repeat, depth, hei
     z, plane = plane_d % out_d, plane_d // out_d
     y = (h_tile * ROWS).to(tl.int32) + tl.arange(0, ROWS)
     x = (w_tile * COLS).to(tl.int32) + tl.arange(0, COLS)
-    x_ptr += plane // repeat * depth * height * width
-    w_ptr += plane % channels_out * per_weight
+    x_ptr += plane // repeat * CHANNELS * depth * height * width
+    w_ptr += plane % channels_out * CHANNELS * TAPS_D * TAPS_H * TAPS_W
     from_d, from_h, from_w = z.to(tl.int32) * stride_d - pad_d, y * stride_h - pad_h, x * stride_w - pad_w
     # Where all rows of all windows are inside, loads need masks for columns alone, the same for all rows.
     last_d = z.to(tl.int32) * stride_d - pad_d + (TAPS_D - 1) * dil_d
@@ -71,9 +72,21 @@ def _windows(x_ptr, w_ptr, out_ptr, per_weight, channels_out, repeat, depth, hei
     if is_inside:
         total, count = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
                                   TAPS_D, TAPS_H, TAPS_W, KIND, False, ROWS, COLS)  # fmt: skip
+        for channel in tl.range(1, CHANNELS):
+            first += depth * height * width
+            w_ptr += TAPS_D * TAPS_H * TAPS_W
+            more, none = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
+                                 TAPS_D, TAPS_H, TAPS_W, KIND, False, ROWS, COLS)  # fmt: skip
+            total += more
     else:
         total, count = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
                                   TAPS_D, TAPS_H, TAPS_W, KIND, True, ROWS, COLS)  # fmt: skip
+        for channel in tl.range(1, CHANNELS):
+            first += depth * height * width
+            w_ptr += TAPS_D * TAPS_H * TAPS_W
+            more, none = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
+                                 TAPS_D, TAPS_H, TAPS_W, KIND, True, ROWS, COLS)  # fmt: skip
+            total += more
     if KIND == "mean":
         total = total / divisor
     elif KIND == "mean_inside":
@@ -86,7 +99,7 @@ def windows(x, out, kind, taps, stride, padding, dilation, weight=None, divisor=
     """Write to out (images, channels, spatial...) the operation on x (images, channels, spatial...); both contiguous.
 
     Args:
-        kind: see `_windows`; "convolution" takes weight (channels of out, 1, taps...), contiguous.
+        kind: see `_windows`; "convolution" takes weight (channels of out, channels of a group, taps...), contiguous.
     """
     axes = 5 - x.dim()
     one, none = [1] * axes, [0] * axes
@@ -98,14 +111,15 @@ def windows(x, out, kind, taps, stride, padding, dilation, weight=None, divisor=
     rows = min(tile // cols, triton.next_power_of_2(out_sizes[1]))
     tiles = out.shape[0] * out.shape[1] * out_sizes[0] * -(-out_sizes[1] // rows) * -(-out_sizes[2] // cols)
     if tiles:
-        per_weight = taps[0] * taps[1] * taps[2] if weight is not None else 0
+        channels = 1 if weight is None else weight.shape[1]
+        repeat = out.shape[1] * channels // x.shape[1]
         launch(
             _windows, (tiles,), (x, x if weight is None else weight, out),
             (
-                per_weight, out.shape[1], out.shape[1] // x.shape[1], *sizes, *out_sizes, *one, *stride, *none, *padding,
+                out.shape[1], repeat, *sizes, *out_sizes, *one, *stride, *none, *padding,
                 *one, *dilation, float(divisor),
             ),
-            TAPS_D=taps[0], TAPS_H=taps[1], TAPS_W=taps[2], KIND=kind, ROWS=rows, COLS=cols,
+            TAPS_D=taps[0], TAPS_H=taps[1], TAPS_W=taps[2], KIND=kind, CHANNELS=channels, ROWS=rows, COLS=cols,
         )  # fmt: skip
     return out
 

@@ -21,6 +21,8 @@ _LIBRARY.define(
 )
 _LIBRARY.define("distances(Tensor x, Tensor z, bool euclid) -> Tensor")
 _LIBRARY.define("ranked(Tensor x, int rank, bool nan_wins) -> Tensor")
+_LIBRARY.define("scatter(Tensor out, Tensor index, Tensor x, str kind) -> Tensor")
+_LIBRARY.define("count(Tensor out, Tensor index) -> Tensor")
 _LIBRARY.define("top(Tensor x, int taken, bool largest, bool stable) -> (Tensor, Tensor)")
 
 
@@ -86,6 +88,16 @@ def _ranked(x: torch.Tensor, rank: int, nan_wins: bool) -> torch.Tensor:
 def _top(x: torch.Tensor, taken: int, largest: bool, stable: bool) -> tuple[torch.Tensor, torch.Tensor]:
     values = x.new_empty((*x.shape[:-1], taken))
     return values, torch.empty_like(values, dtype=torch.int64)
+
+
+@torch.library.register_fake("kernelwright::scatter", lib=_LIBRARY)
+def _scatter(out: torch.Tensor, index: torch.Tensor, x: torch.Tensor, kind: str) -> torch.Tensor:
+    return out.new_empty(out.shape)
+
+
+@torch.library.register_fake("kernelwright::count", lib=_LIBRARY)
+def _count(out: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return out.new_empty(out.shape)
 
 
 def pooled(x: torch.Tensor, taps: Any, stride: Any, padding: Any, dilation: Any) -> list[Any]:

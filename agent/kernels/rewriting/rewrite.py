@@ -10,6 +10,7 @@ from agent.kernels.rewriting.means import merged
 from agent.kernels.rewriting.nodes import arguments_of, aten, replace
 from agent.kernels.rewriting.norms import steady_norm
 from agent.kernels.rewriting.orders import order_statistic
+from agent.kernels.rewriting.scatters import scattering
 
 
 def rewrite(graph: torch.fx.GraphModule) -> int:
@@ -19,7 +20,7 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
             continue
-        better = merged(graph.graph, node) or steady_norm(graph.graph, node)
+        better = merged(graph.graph, node) or steady_norm(graph.graph, node) or scattering(graph.graph, node)
         if better is not None:
             replace(graph.graph, node, better)
             changed += 1

@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from agent.compiler.inductor import CAPTURE_PROGRAM
-from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, windows
+from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, scatters, tiny, windows
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 #: Of a thread; the product spills 32 bytes on an H100, and a convolution with an operand of its output's size 144 after its loop.
@@ -86,8 +86,38 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "window": (
         windows._windows,
-        {"TAPS_D": 3, "TAPS_H": 3, "TAPS_W": 3, "KIND": "mean", "ROWS": 4, "COLS": 128},
+        {"TAPS_D": 3, "TAPS_H": 3, "TAPS_W": 3, "KIND": "mean", "CHANNELS": 1, "ROWS": 4, "COLS": 128},
         {},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "small groups": (
+        windows._windows,
+        {"TAPS_D": 1, "TAPS_H": 3, "TAPS_W": 3, "KIND": "convolution", "CHANNELS": 5, "ROWS": 4, "COLS": 64},
+        {},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "tiny products": (
+        tiny._multiply_tiny,
+        {"M": 5, "N": 3, "KS": 7, "BLOCK": 1024},
+        {},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "scattered elements": (
+        scatters._scatter_elements,
+        {"KIND": "max", "BLOCK": 2048},
+        {"index_ptr": "*i64"},
+        {"num_warps": 8, "num_stages": 3},
+    ),
+    "scattered rows": (
+        scatters._scatter_rows,
+        {"KIND": "sum", "ROWS": 64, "COLS": 128},
+        {"index_ptr": "*i64"},
+        {"num_warps": 1, "num_stages": 3},
+    ),
+    "counts": (
+        scatters._count,
+        {"PART": 4096, "BLOCK": 1024, "BINS": 256},
+        {"index_ptr": "*i32", "out_ptr": "*i64"},
         {"num_warps": 4, "num_stages": 3},
     ),
     "top": (

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from evaluator.roles import interpreted
 interpreted.prepare()
-from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, windows
+from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, scatters, tiny, windows
 torch.manual_seed(0)
 found = []
 def compare(name, out, exact, float32):
@@ -72,6 +72,11 @@ def large_first(a, b):
 product("few rows, zeros first", 1, 4, 512, 140, transposed=True, change=zeros_first)
 product("few rows, unused large ones first", 1, 4, 512, 140, transposed=True, change=large_first)
 product("rows of other magnitudes", 1, 9, 64, 20, change=huge)
+
+for m, k, n in ((5, 7, 3), (1, 1, 1), (4, 16, 9)):
+    a, b = torch.randn(300, m, k), torch.randn(300, n, k).transpose(1, 2)
+    a[3, 0, 0], b[5, 0, 0] = float("inf"), float("nan")
+    compare(f"tiny {m} {k} {n}", tiny.tiny_products(a, b, torch.full((300, m, n), 7.0)), a.double() @ b.double(), a @ b)
 print(json.dumps(found))
 """
 
@@ -135,6 +140,8 @@ pool("max, with tiles inside", plane, lambda x: F.max_pool2d(x, 4, 1, 1), "max",
 pool("max, nan", x[:, :, 2].contiguous(), lambda x: F.max_pool2d(x, (3, 2), (2, 1), 1, 2), "max", [3, 2], [2, 1], [1, 1], 2)
 w = draw(12, 1, 3, 7)
 pool("depthwise", draw(2, 6, 9, 11), lambda x: F.conv2d(x, w.to(x.dtype), None, (2, 1), (1, 3), 1, 6), "convolution", [3, 7], [2, 1], [1, 3], weight=w)
+grouped = draw(9, 2, 3, 3)
+pool("groups of two", draw(2, 6, 9, 40), lambda x: F.conv2d(x, grouped.to(x.dtype), None, 1, 1, 1, 3), "convolution", [3, 3], [1, 1], [1, 1], weight=grouped)
 for cols in (5, 3000, 9000):
     z = draw(4, cols) * 20
     z[1], z[2, 1], z[3, 2] = -float("inf"), float("inf"), float("nan")
@@ -246,6 +253,41 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("program", [RANKS, DISTANCES], ids=["ranks", "distances"])
-def test_order_statistics_and_distances_are_torch_s(tmp_path: Path, program: str) -> None:
+SCATTERS = """
+def check(name, out, index, x, kind):
+    wanted = out.double().index_add(0, index, x.double()) if kind == "sum" else out.scatter_reduce(
+        0, index.view(-1, *[1] * (x.dim() - 1)).expand_as(x), x, "a" + kind)
+    got = scatters.scatter(out.clone(), index, x, kind)
+    wrong = got.dtype != x.dtype or not torch.allclose(got.double(), wanted.double(), rtol=1e-5, atol=1e-5, equal_nan=True)
+    found.append({"name": name + kind, "wrong": ["values"] * wrong})
+
+def special(x):
+    x[3], x[9], x[20], x[31] = torch.nan, -torch.nan, torch.inf, -torch.inf
+
+for count, places in ((5000, 7), (2048, 3), (77, 200), (1, 1)):
+    for ordered in (True, False):
+        index = torch.randint(0, places, (count,))
+        index = index.sort().values if ordered else index
+        for kind in ("sum", "max", "min"):
+            for shape in ((count,), (min(count, 40), 5)):
+                x, to = torch.randn(shape), index[:shape[0]]
+                if count == 77:
+                    special(x)
+                start = torch.full((places, *shape[1:]), {"sum": 0.5, "max": -torch.inf, "min": torch.inf}[kind])
+                check(f"{shape} {places} {ordered} ", start, to, x, kind)
+                whole = torch.randint(-99, 99, shape)
+                check(f"{shape} {places} {ordered} whole ", torch.zeros(places, *shape[1:], dtype=torch.int64), to, whole, kind)
+
+for shape, bins in (((3, 9000), 7), ((2, 5, 40), 300), ((1, 1), 1)):
+    for dtype in (torch.int32, torch.int64):
+        index, out = torch.randint(0, bins, shape), torch.randint(0, 9, (*shape[:-1], bins))
+        got = scatters.count_values(out.clone(), index.to(dtype))
+        wrong = not torch.equal(got, out.scatter_add(-1, index, torch.ones_like(index)))
+        found.append({"name": f"count {shape}", "wrong": ["values"] * wrong})
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("program", [RANKS, DISTANCES, SCATTERS], ids=["ranks", "distances", "scatters"])
+def test_order_statistics_distances_and_scatters_are_torch_s(tmp_path: Path, program: str) -> None:
     assert [row for row in run_program(tmp_path, _START + program) if row["wrong"]] == []

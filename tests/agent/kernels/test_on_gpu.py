@@ -135,7 +135,7 @@ def test_windows_are_those_of_torch() -> None:
 @pytest.mark.parametrize(("dims", "shared"), [(64, 0.0), (96, 0.0), (256, 0.0), (96, 1000.0)])
 def test_attention_is_as_accurate_as_torch(dims: int, shared: float) -> None:
     """Also where large scores lie near one another: the tensor core's truncated sums would show there."""
-    from agent.kernels.gpu import calls
+    from agent.kernels.gpu import calls, products
 
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 8, 1024, 8, dims, device="cuda").transpose(2, 3)
@@ -149,7 +149,7 @@ def test_attention_is_as_accurate_as_torch(dims: int, shared: float) -> None:
     exact = run(q.double(), k.double(), v.double())
     for mask, causal in ((excluded, False), (None, True)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(calls, "LAUNCH_S", 0.0)
+            patch.setattr(products, "LAUNCH_S", 0.0)
             for owner, name in ((torch, "softmax"), (F, "scaled_dot_product_attention")):
                 patch.setattr(owner, name, lambda *_, **__: pytest.fail("torch's was called"))
             got = calls.library_attention(q, k, v, mask, scale, causal)

@@ -41,7 +41,7 @@ def test_what_follows_a_convolution_becomes_a_function() -> None:
 
 
 def test_in_a_graph_launches_cost_a_tenth() -> None:
-    assert [as_replayed(kernels()).count(one) for one in ("LAUNCH_S = 4e-6", "LAUNCH_S = 40e-6")] == [1, 0]
+    assert [as_replayed(kernels()).count(one) for one in ("LAUNCH_S = 2e-6", "LAUNCH_S = 20e-6")] == [1, 0]
 
 
 def test_the_text_of_the_kernels_needs_nothing_of_this_project() -> None:
