@@ -30,6 +30,7 @@ _REWRITING = (
     "norms.py",
     "orders.py",
     "scatters.py",
+    "heads.py",
     "epilogues.py",
     "matches.py",
     "rewrite.py",

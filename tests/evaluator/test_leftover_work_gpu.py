@@ -59,7 +59,9 @@ def test_it_is_waited_for(core: RefereeCore, tmp_path: Path) -> None:
         assert beside.stdout is not None
         assert beside.stdout.readline() == "ready\n"
         candidate = CandidateSource(CANDIDATE, "external", "inline")
-        verdict = core.evaluate(Request(task(TASK), candidate, "screen", ("visible",), None, 120.0))
+        verdict = core.evaluate(
+            Request(task(TASK), candidate, "screen", ("visible",), None, 120.0), lambda *_: None
+        )
     finally:
         beside.kill()
     assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)

@@ -71,7 +71,9 @@ def _scatter_elements(x_ptr, index_ptr, out_ptr, count, places, KIND: tl.constex
 
 
 @triton.jit(do_not_specialize=["count", "places"])
-def _scatter_rows(x_ptr, index_ptr, out_ptr, count, places, cols, KIND: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+def _scatter_rows(
+    x_ptr, index_ptr, out_ptr, count, places, cols, KIND: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
+):
     first = tl.program_id(0).to(tl.int64) * ROWS
     col = tl.program_id(1) * COLS + tl.arange(0, COLS)
     place = tl.load(index_ptr + first)
@@ -80,7 +82,12 @@ def _scatter_rows(x_ptr, index_ptr, out_ptr, count, places, cols, KIND: tl.const
         now = tl.load(index_ptr + row)
         value = tl.load(x_ptr + row * cols + col, mask=col < cols, other=0)
         is_next = now != place
-        _put(out_ptr + place * cols + col, total, (col < cols) & is_next & (place >= 0) & (place < places), KIND)
+        _put(
+            out_ptr + place * cols + col,
+            total,
+            (col < cols) & is_next & (place >= 0) & (place < places),
+            KIND,
+        )
         if KIND == "sum":
             both = total + value
         elif KIND == "max":

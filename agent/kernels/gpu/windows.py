@@ -72,19 +72,19 @@ def _windows(x_ptr, w_ptr, out_ptr, channels_out, repeat, depth, height, width, 
     if is_inside:
         total, count = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
                                   TAPS_D, TAPS_H, TAPS_W, KIND, False, ROWS, COLS)  # fmt: skip
-        for channel in tl.range(1, CHANNELS):
+        for _ in tl.range(1, CHANNELS):
             first += depth * height * width
             w_ptr += TAPS_D * TAPS_H * TAPS_W
-            more, none = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
+            more, _ = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
                                  TAPS_D, TAPS_H, TAPS_W, KIND, False, ROWS, COLS)  # fmt: skip
             total += more
     else:
         total, count = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
                                   TAPS_D, TAPS_H, TAPS_W, KIND, True, ROWS, COLS)  # fmt: skip
-        for channel in tl.range(1, CHANNELS):
+        for _ in tl.range(1, CHANNELS):
             first += depth * height * width
             w_ptr += TAPS_D * TAPS_H * TAPS_W
-            more, none = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
+            more, _ = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
                                  TAPS_D, TAPS_H, TAPS_W, KIND, True, ROWS, COLS)  # fmt: skip
             total += more
     if KIND == "mean":

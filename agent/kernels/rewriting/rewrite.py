@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from agent.kernels.rewriting.epilogues import joins, pointwise_after
+from agent.kernels.rewriting.heads import shared_heads
 from agent.kernels.rewriting.matches import made_of
 from agent.kernels.rewriting.means import merged
 from agent.kernels.rewriting.nodes import arguments_of, aten, replace
@@ -20,7 +21,8 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
             continue
-        better = merged(graph.graph, node) or steady_norm(graph.graph, node) or scattering(graph.graph, node)
+        rules = (merged, steady_norm, scattering, shared_heads)
+        better = next((new for rule in rules if (new := rule(graph.graph, node)) is not None), None)
         if better is not None:
             replace(graph.graph, node, better)
             changed += 1

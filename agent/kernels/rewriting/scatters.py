@@ -19,18 +19,31 @@ def scattering(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
     if name not in ("index_add", "scatter_add", "scatter_reduce"):
         return None
     given = arguments_of(node)
-    out, index, x = (value_of(given[key]) for key in ("self", "index", "source" if name == "index_add" else "src"))
+    out, index, x = (
+        value_of(given[key]) for key in ("self", "index", "source" if name == "index_add" else "src")
+    )
     if not all(isinstance(one, torch.Tensor) and one.dim() > 0 for one in (out, index, x)):
         return None
     source = given["source" if name == "index_add" else "src"]
     axis = given["dim"] % out.dim()
     with graph.inserting_before(node):
-        is_count = name == "scatter_add" and not out.is_floating_point() and operation(source) in ("ones_like", "ones")
-        if is_count and axis == out.dim() - 1 and index.shape[:-1] == out.shape[:-1] and x.shape == index.shape:
+        is_count = (
+            name == "scatter_add"
+            and not out.is_floating_point()
+            and operation(source) in ("ones_like", "ones")
+        )
+        if (
+            is_count
+            and axis == out.dim() - 1
+            and index.shape[:-1] == out.shape[:-1]
+            and x.shape == index.shape
+        ):
             wide = given["index"]
             narrow = wide.args[0] if operation(wide) in ("to", "_to_copy") else None
             is_same = narrow is not None and value_of(narrow).dtype == torch.int32
-            return add_call(graph, torch.ops.kernelwright.count.default, given["self"], narrow if is_same else wide)
+            return add_call(
+                graph, torch.ops.kernelwright.count.default, given["self"], narrow if is_same else wide
+            )
         places = _places(given["index"], name == "index_add")
         kind = "sum" if name != "scatter_reduce" else _KINDS.get(given["reduce"])
         if (

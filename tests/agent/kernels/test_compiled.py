@@ -16,7 +16,17 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from agent.compiler.inductor import CAPTURE_PROGRAM
-from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, scatters, tiny, windows
+from agent.kernels.gpu import (
+    attention,
+    convolutions,
+    distances,
+    products,
+    ranks,
+    rows,
+    scatters,
+    tiny,
+    windows,
+)
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 #: Of a thread; the product spills 32 bytes on an H100, and a convolution with an operand of its output's size 144 after its loop.

@@ -186,3 +186,69 @@ def test_distances_are_as_accurate_as_torch_s(p: float) -> None:
     out = distances.distances(x, z, p == 2.0)
     theirs = torch.cdist(x, z, p, "donot_use_mm_for_euclid_dist")
     assert error(out, exact) <= max(1e-7, 2 * error(theirs, exact))
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+@pytest.mark.parametrize("kind", ["sum", "max", "min"])
+def test_scatters_are_those_of_torch(kind: str, is_ordered: bool) -> None:
+    from agent.kernels.gpu import scatters
+
+    torch.manual_seed(0)
+    for count, places, cols in ((1 << 20, 700, None), (100_000, 3000, 130), (5, 2, 300)):
+        index = torch.randint(0, places, (count,), device="cuda")
+        index = index.sort().values if is_ordered else index
+        x = torch.randn(count, *[] if cols is None else [cols], device="cuda")
+        whole = torch.randint(-1000, 1000, x.shape, device="cuda")
+        if kind != "sum":
+            x[1], x[3], x[4] = float("nan"), -float("nan"), float("inf")
+        start = {"sum": 0.5, "max": -float("inf"), "min": float("inf")}[kind]
+        for values, out in (
+            (x, x.new_full((places, *x.shape[1:]), start)),
+            (whole, whole.new_zeros((places, *x.shape[1:]))),
+        ):
+            assert scatters.scatter_applies(out, index, values)
+            for _ in range(2):
+                got = scatters.scatter(out.clone(), index, values, kind)
+                if kind == "sum":
+                    wanted = out.double().index_add(0, index, values.double())
+                    assert torch.allclose(got.double(), wanted, rtol=1e-4, atol=1e-3)
+                else:
+                    each = index.view(-1, *[1] * (x.dim() - 1)).expand_as(values)
+                    wanted = out.scatter_reduce(0, each, values, f"a{kind}")
+                    assert torch.equal(got.isnan(), wanted.isnan()) and torch.equal(
+                        got.nan_to_num(), wanted.nan_to_num()
+                    )
+
+
+def test_counts_tiny_products_and_small_groups_are_those_of_torch() -> None:
+    from agent.kernels.gpu import calls, scatters, tiny
+
+    torch.manual_seed(0)
+    for rows, cols, bins in ((100, 16384, 256), (3, 1_000_000, 4000)):
+        index, out = (
+            torch.randint(0, bins, (rows, cols), device="cuda"),
+            torch.randint(0, 9, (rows, bins), device="cuda"),
+        )
+        wanted = out.scatter_add(-1, index, torch.ones_like(index))
+        for dtype in (torch.int32, torch.int64):
+            assert torch.equal(scatters.count_values(out.clone(), index.to(dtype)), wanted)
+    a, b = (
+        torch.randn(100_000, 5, 7, device="cuda"),
+        torch.randn(100_000, 3, 7, device="cuda").transpose(1, 2),
+    )
+    assert tiny.tiny_pays(a, b)
+    got = calls.library_bmm(a, b, out=torch.empty(100_000, 5, 3, device="cuda"))
+    assert error(got, a.double() @ b.double()) < 2e-7
+    for dims, stride in ((2, 1), (3, 2), (1, 1)):
+        x = torch.randn(
+            16,
+            60,
+            *[5000, 70, 21][:1] if dims == 1 else [64] * dims if dims == 2 else [20] * dims,
+            device="cuda",
+        )
+        weight = torch.randn(40, 6, *[3] * dims, device="cuda")
+        conv = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+        got = calls.library_convolution(
+            x, weight, [stride] * dims, [1] * dims, [1] * dims, False, [0] * dims, 10
+        )
+        assert error(got, conv(x.double(), weight.double(), None, stride, 1, 1, 10)) < 3e-7

@@ -146,7 +146,7 @@ def convolution(*given):
     return names[result] if after else x
 
 rewriting._LIBRARY.impl("convolution", convolution, "CPU")
-for name in ("max_pool", "distances", "ranked", "top"):
+for name in ("max_pool", "distances", "ranked", "top", "scatter", "count"):
     rewriting._LIBRARY.impl(name, getattr(calls, "library_" + name), "CPU")
 torch.manual_seed(0)
 model = reference.Model().eval().requires_grad_(False)
@@ -157,12 +157,13 @@ def flat(*values):
 
 with torch.no_grad():
     graph = make_fx(flat, pre_dispatch=True, tracing_mode="fake")(*given, *state.values())
-    rewriting.rewrite(graph)
+    changed = rewriting.rewrite(graph)
     found = graph(*given, *state.values())
-    same = [torch.allclose(a, b, atol=1e-5, rtol=1e-4) for a, b in zip(found, model(*given), strict=True)]
+    same = [torch.allclose(a, b, atol=1e-5, rtol=1e-4, equal_nan=True) for a, b in zip(found, model(*given), strict=True)]
 called = [str(node.target).split(".")[1] for node in graph.graph.nodes if "kernelwright." in str(node.target)]
 nodes = [node for node in graph.graph.nodes if "kernelwright.convolution" in str(node.target)]
 print(json.dumps({
+    "changed": changed,
     "same": same,
     "library": called,
     "sizes": [list(node.meta["val"].shape) for node in nodes],
@@ -429,3 +430,90 @@ def test_it_computes_what_the_reference_does(captured: dict[str, Any], tmp_path:
     (tmp_path / "reference.py").write_text(REFERENCE)
     (tmp_path / "candidate.py").write_text(source)
     assert run_program(tmp_path, INTERPRETED + RUN) == {"reached": 1, "same": [True] * 4}
+
+
+SCATTERED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x, rows, offsets, lengths, labels, target):
+        place = torch.arange(x.shape[0])
+        segment = torch.searchsorted(offsets, place, right=True) - 1
+        count = offsets.shape[0] - 1
+        largest = x.new_full((count,), -torch.inf).scatter_reduce(0, segment, x, "amax")
+        total = x.new_zeros(count).index_add(0, segment, torch.exp(x - largest[segment]))
+        apart = segment.unsqueeze(1).expand_as(rows)
+        least = rows.new_full((count, rows.shape[1]), torch.inf).scatter_reduce(0, apart, rows, "amin")
+        repeated = torch.repeat_interleave(lengths, output_size=x.shape[0])
+        summed = rows.new_ones(count, rows.shape[1]).index_add(0, repeated, rows)
+        counts = torch.zeros(labels.shape[0], 9, dtype=torch.long).scatter_add(1, labels.long(), torch.ones_like(labels.long()))
+        # These stay: places in any order, a product with the source, an average, another axis.
+        return (
+            largest, total, least, summed, counts,
+            x.new_zeros(count).index_add(0, target, x),
+            rows.new_zeros(count, rows.shape[1]).index_add(0, segment, rows * 2),
+            rows.new_zeros(count, rows.shape[1]).scatter_reduce(0, apart, rows, "mean"),
+            rows.new_zeros(rows.shape[0], count).index_add(1, segment[: rows.shape[1]], rows),
+        )
+
+
+def get_inputs():
+    offsets = torch.tensor([0, 3, 3, 20, 50])
+    labels = torch.randint(0, 9, (4, 30), dtype=torch.int32)
+    return [torch.randn(50), torch.randn(50, 6), offsets, offsets.diff(), labels, torch.randint(0, 4, (50,))]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_goes_to_places_in_order_and_counts_are_the_library_s(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, SCATTERED)
+    assert found["same"] == [True] * 9
+    assert found["library"] == ["scatter"] * 4 + ["count"]
+
+
+HEADS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def repeated(x, times):
+    return x[:, :, None].expand(-1, -1, times, -1, -1).reshape(x.shape[0], x.shape[1] * times, *x.shape[2:])
+
+
+class Model(nn.Module):
+    def forward(self, q, few, k, v, known, added):
+        attend = F.scaled_dot_product_attention
+        return (
+            attend(q, k, v, attn_mask=known, enable_gqa=True),
+            attend(few, k, v, attn_mask=added, scale=0.3, enable_gqa=True),
+            attend(q, repeated(k, 3), repeated(v, 3)),
+            attend(few, k.repeat_interleave(3, dim=1), v.repeat_interleave(3, dim=1)),
+            # These stay: causal, many queries, heads of their own.
+            attend(few, k, v, is_causal=True, enable_gqa=True),
+            attend(few.repeat(1, 1, 12, 1), k, v, enable_gqa=True),
+            attend(q[:, :2], k, v),
+        )
+
+
+def get_inputs():
+    known = torch.rand(2, 1, 1, 40) > 0.5
+    known[1] = False
+    return [torch.randn(2, 6, 1, 8), torch.randn(2, 6, 2, 8), *torch.randn(2, 2, 2, 40, 8), known, torch.randn(2, 6, 2, 40)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_heads_that_share_keys_are_rows_of_one_product(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, HEADS)
+    assert found["same"] == [True] * 7
+    assert found["changed"] == 4
