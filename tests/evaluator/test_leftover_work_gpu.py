@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -50,18 +49,16 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
         core.close()
 
 
-def test_it_is_waited_for(core: RefereeCore, tmp_path: Path) -> None:
+def test_it_is_waited_for(core: RefereeCore) -> None:
     uuid = core.fleet.device.facts()["gpu_uuid"]
-    beside = subprocess.Popen(
-        [sys.executable, "-c", BESIDE, str(uuid), "0.6"], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert beside.stdout is not None
-        assert beside.stdout.readline() == "ready\n"
-        candidate = CandidateSource(CANDIDATE, "external", "inline")
-        verdict = core.evaluate(
-            Request(task(TASK), candidate, "screen", ("visible",), None, 120.0), lambda *_: None
-        )
-    finally:
-        beside.kill()
+    given = [sys.executable, "-c", BESIDE, str(uuid), "0.6"]
+    with subprocess.Popen(given, stdout=subprocess.PIPE, text=True) as beside:
+        try:
+            assert beside.stdout is not None
+            assert beside.stdout.readline() == "ready\n"
+            candidate = CandidateSource(CANDIDATE, "external", "inline")
+            request = Request(task(TASK), candidate, "screen", ("visible",), None, 120.0)
+            verdict = core.evaluate(request, lambda *_: None)
+        finally:
+            beside.kill()
     assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
