@@ -15,7 +15,7 @@ from agent.store import JobStore
 from evaluator.description import Description
 from evaluator.errors import EvaluatorError, RefereeLost, SandboxUnavailable
 from evaluator.sources import CandidateSource, TaskSource
-from evaluator.verdict import NO_ROOM, Verdict, as_json, from_json, without_measurement
+from evaluator.verdict import NO_ROOM, UNSTEADY, Verdict, as_json, from_json, without_measurement
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -27,6 +27,10 @@ PHASES: dict[str, tuple[tuple[str, ...], str]] = {
     "held_out": (("held_out",), "confirm"),
 }
 _PROGRESS_EVERY_S = 1.0
+
+
+#: Before a judging is retried; all but the first where times varied too much.
+_PAUSES_S = (0.0, 10.0, 30.0)
 
 
 class JobStopped(Exception):
@@ -88,8 +92,8 @@ def judge_phase(
     `splits` narrows the phase: the delivered file is screened on adversarial shapes only, since its members' speed on
     the visible shapes is already known.
 
-    A judging that fails (the referee was killed or crashed, the machine is too noisy) is retried once with a fresh
-    referee. If the retry fails too, the verdict is `not_judged`, which is our fault and never counts against the candidate.
+    A judging that fails (the referee was killed or crashed) is retried once with a fresh referee, and on a machine that is too
+    noisy twice more, after pauses. If the retries fail too, the verdict is `not_judged`, which is our fault and never counts against the candidate.
     With `may_put_off`, an out-of-memory failure is not retried immediately, because other processes still hold the memory;
     the verdict is not stored, and the next call judges the candidate again.
 
@@ -101,7 +105,10 @@ def judge_phase(
     if known is not None:
         return known
     verdict = _evaluate(spec, store, referee, candidate, phase, splits)
-    if verdict.verdict == "not_judged":  # lost referee, noisy machine, faulty device: retry once
+    for pause_s in _PAUSES_S:
+        # Lost referee, faulty device: retry once. Noise: it often ends after some seconds.
+        if verdict.verdict != "not_judged" or (pause_s and not _is_unsteady(verdict)):
+            break
         raise_if_stopped(store)
         step = f"{PUT_OFF_STEPS}{candidate.sha256}/{phase}"
         if may_put_off and short_of_memory(verdict) and store.step(step) is None:
@@ -112,6 +119,10 @@ def judge_phase(
         store.event(
             "candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": verdict.reason}
         )
+        until = time.monotonic() + pause_s
+        while time.monotonic() < until:
+            raise_if_stopped(store)
+            time.sleep(0.5)
         restart_referee(referee)
         verdict = _evaluate(spec, store, referee, candidate, phase, splits)
     if not store.add_verdict(candidate.sha256, phase, verdict):
@@ -131,6 +142,10 @@ def judge_phase(
         },
     )
     return verdict
+
+
+def _is_unsteady(verdict: Verdict) -> bool:
+    return any(finding.rule == UNSTEADY for finding in verdict.findings)
 
 
 PUT_OFF_STEPS = "put-off/"

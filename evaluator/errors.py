@@ -75,6 +75,10 @@ class DeviceFull(RoleFailure):
     """The GPU has no memory left for a process; a later attempt may succeed."""
 
 
+class Unsteady(RoleFailure):
+    """Times vary too much on this machine, or another program uses its GPU; a later attempt may succeed."""
+
+
 class ProtocolViolation(RoleFailure):
     """The process sent bytes that are not a valid frame."""
 

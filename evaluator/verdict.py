@@ -25,6 +25,8 @@ LABELS = (
 )  # fmt: skip
 #: Rule of a finding: the GPU had no free memory. A later run may reach a verdict.
 NO_ROOM = "no_device_memory"
+#: Rule of a finding: times varied too much. A later run may reach a verdict.
+UNSTEADY = "unsteady_machine"
 #: Strata that make up a summary's headline. Strata in one group have equal weight; the first group with a
 #: timed shape is used. Weighted traffic takes precedence over all of them.
 HEADLINE = (("own", "near"), ("given",))

@@ -12,10 +12,13 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from agent import judging
 from agent.candidates import Candidate
 from agent.job import judge_candidate, run_job
 from agent.judging import judge_energy, relative_joules
@@ -23,6 +26,7 @@ from agent.spec import Budget, JobSpec, Strategy
 from agent.stores.folder import FolderStore
 from evaluator.client import Referee
 from evaluator.sources import TaskSource
+from evaluator.verdict import UNSTEADY, Finding, Verdict
 from tests.agent import small_job
 from tests.agent.chat_server import Answer, chat_server
 
@@ -171,6 +175,47 @@ def test_a_referee_that_is_killed_is_replaced_unless_the_job_was_cancelled(
     else:
         assert outcome.state == "succeeded", outcome.reason
         assert "candidate.retried" in names(store)
+
+
+class Noisy:
+    """The referee on a machine whose first `left` timings vary too much, or fail for another reason."""
+
+    def __init__(self, referee: Referee, left: int, rule: str) -> None:
+        self._referee, self._left, self._rule = referee, left, rule
+
+    def evaluate(self, *given: Any, **more: Any) -> Verdict:
+        verdict = self._referee.evaluate(*given, **more)
+        if self._left == 0:
+            return verdict
+        self._left -= 1
+        return replace(verdict, verdict="not_judged", findings=(Finding(self._rule, "info", "said"),))
+
+    def restart(self) -> None:
+        """A fresh referee would see the same noise."""
+
+
+@pytest.mark.parametrize(
+    ("times", "rule", "word"),
+    [
+        (2, UNSTEADY, "accepted"),
+        (4, UNSTEADY, "not_judged"),
+        (1, "lost", "accepted"),
+        (2, "lost", "not_judged"),
+    ],
+)
+def test_a_judging_on_a_noisy_machine_is_tried_again_after_pauses(
+    referee: Referee, store: FolderStore, monkeypatch: pytest.MonkeyPatch, times: int, rule: str, word: str
+) -> None:
+    monkeypatch.setattr(judging, "_PAUSES_S", (0.0, 0.3, 0.6))
+    good = Candidate(small_job.GOOD, "external", "good")
+    store.add_candidate(good)
+    noisy = cast("Referee", Noisy(referee, times, rule))
+    began = time.monotonic()
+    verdict = judging.judge_phase(small_job.spec(), store, noisy, good, "screen", ("adversarial",))
+    assert verdict.verdict == word
+    assert names(store).count("candidate.retried") == min(times, 3 if rule == UNSTEADY else 1)
+    if rule == UNSTEADY:
+        assert time.monotonic() - began > 0.3
 
 
 def test_one_candidate_for_a_job_that_has_ended(referee: Referee, store: FolderStore) -> None:

@@ -7,6 +7,7 @@ import pytest
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.measuring import verify
 from evaluator.request import Request
+from evaluator.verdict import UNSTEADY
 from tests.corpus import controls, corpus
 
 pytestmark = pytest.mark.alone
@@ -23,3 +24,4 @@ def test_a_reference_that_was_stopped_late_leaves_its_task_unjudged(
     verdict = core.evaluate(request, lambda *_: None)
     assert verdict.verdict == "not_judged"
     assert "nothing can be timed" in verdict.reason and "while it was stopped" in verdict.reason
+    assert UNSTEADY in [one.rule for one in verdict.findings]

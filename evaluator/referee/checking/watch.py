@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 
-from evaluator.errors import RoleFailure
+from evaluator.errors import Unsteady
 from evaluator.referee.memory.device_work import Keeper
 from evaluator.referee.session.outcome import Rejected
 from evaluator.referee.sides.block import Block
@@ -117,7 +117,7 @@ class Watch:
 
         Raises:
             Rejected: it ended with the candidate, or was seen repeatedly on the candidate's turn alone.
-            RoleFailure: it goes on without the candidate, or there is too much of it; nothing can be timed here now.
+            Unsteady: it goes on without the candidate, or there is too much of it; nothing can be timed here now.
         """
         assert self._keeper is not None
         self._busy[mine] += 1
@@ -134,7 +134,7 @@ class Watch:
             for _ in range(50):
                 if not self._keeper.look().busy:
                     raise _rejected(when)
-        raise RoleFailure(
+        raise Unsteady(
             "not_judged",
             "another program computes on this GPU: nothing can be timed now; try again when it has ended",
         )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from evaluator.counting import counted
-from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
+from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable, Unsteady
 from evaluator.referee.checking import large, limits, micro_batches, new_weights
 from evaluator.referee.checking.correctness import cases, check, check_again, remarks
 from evaluator.referee.checking.investigation import Investigation
@@ -41,7 +41,7 @@ from evaluator.roles import protocol
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims
 from evaluator.timing.cores import on_core
-from evaluator.verdict import NO_ROOM, Finding, ShapeResult, Verdict
+from evaluator.verdict import NO_ROOM, UNSTEADY, Finding, ShapeResult, Verdict
 
 _UNTIMED = ("adversarial",)
 #: Longest wait for work that stopped processes left on the device.
@@ -99,6 +99,8 @@ class Evaluation:
             word, reason, detail = self._no_room(str(failure).partition("\n")[0][:300])
         except RoleFailure as failure:
             word, reason, detail = failure.word, failure.sentence, failure.detail
+            if isinstance(failure, Unsteady):
+                self.run_state.findings.append(Finding(UNSTEADY, "info", failure.sentence))
             ran_out = self.fleet.keeper is not None and failure.word == "out_of_memory"
             at_fault = not ran_out or self._was_at_fault(failure)
             if failure.role == "reference":

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from evaluator.errors import RoleFailure
+from evaluator.errors import RoleFailure, Unsteady
 from evaluator.referee.measuring import measure
 from evaluator.referee.measuring.pairs import Pair, Timed
 from evaluator.referee.measuring.verify import LATE_STOP
@@ -50,7 +50,7 @@ def gate(session: TaskSession, shape: OpenShape, progress: Progress) -> dict[str
     The caller holds the device's clock.
 
     Raises:
-        RoleFailure: it did not in several attempts; nothing can be timed here now.
+        Unsteady: it did not in several attempts; nothing can be timed here now.
     """
     median, low, high = math.nan, math.nan, math.nan
     for attempt in range(_ATTEMPTS):
@@ -60,7 +60,7 @@ def gate(session: TaskSession, shape: OpenShape, progress: Progress) -> dict[str
         covers = low <= 1 + LIMIT and high >= 1 - LIMIT
         if covers and abs(math.log(median)) <= _NOISE:
             return {"median": median, "ci95": [low, high], "dims": shape.dims, "variant": variant}
-    raise RoleFailure(
+    raise Unsteady(
         "not_judged",
         f"the reference against itself came out at {median:.3f} [{low:.3f}, {high:.3f}] instead of 1: "
         "nothing can be timed on this machine now; stop other programs and try again",
@@ -90,7 +90,7 @@ def run(session: TaskSession, shape: OpenShape, effort: measure.Effort) -> tuple
         if rejected.finding.rule == LATE_STOP:
             # A candidate is blamed for this because it could gain by it. The reference gains nothing against
             # itself: the machine was busy.
-            raise RoleFailure(
+            raise Unsteady(
                 "not_judged",
                 f"nothing can be timed on this machine now: of the reference {rejected.sentence}; stop other programs",
                 role="reference",
