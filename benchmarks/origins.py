@@ -209,17 +209,19 @@ class Runs:
         described = self.referee.describe(task)
         if not described.ok:
             return {}  # the job says why
-        digest = hashlib.sha256(described.source.encode()).hexdigest()[:12]
-        path = self.work / "shapes" / f"{task.name}-{digest}.json"
+        digest = hashlib.sha256(described.source.encode()).hexdigest()
+        path = self.work / "shapes" / f"{task.name}.json"
         if path.exists():
-            kept: dict[str, list[dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
-            return kept
+            kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if kept["task_sha256"] == digest:
+                return cast("dict[str, list[dict[str, Any]]]", kept["shapes"])
+            self.console.print(f"{task.name}: other sizes were found than before; its shapes are drawn anew")
         drawn = self.referee.core.session(TaskSource(task.name, described.source)).drawn
         shapes = {
             split: drawn.sample(split)[: count or None] for split, count in self.settings.counts.items()
         }
         path.parent.mkdir(exist_ok=True)
-        write_whole(path, shapes)
+        write_whole(path, {"task_sha256": digest, "shapes": shapes})
         return shapes
 
     def _add_least(self, task: TaskSource, row: dict[str, Any]) -> None:

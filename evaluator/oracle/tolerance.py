@@ -146,7 +146,13 @@ class Expected:
     def steady_rows(self) -> Array:
         """Rows that the tier's rounding hardly touches, or all of them if it touches none much; shape (rows, 1)."""
         every = self.bound <= _STEADY
-        return (self.bound <= _STEADY_FACTOR * self.strict) & (self.strict <= _STEADY) | every.all() & every
+        # Of a row without values any relative error is allowed, which says nothing about the others.
+        all_are = (every | (self._remaining == 0)).all()
+        return (self.bound <= _STEADY_FACTOR * self.strict) & (self.strict <= _STEADY) | all_are & every
+
+    @property
+    def _remaining(self) -> Array:
+        return _remaining(space(self.exact).abs(self.exact), are_fills(self.own, self.fills))
 
     @property
     def bounds(self) -> Bounds:
@@ -156,7 +162,9 @@ class Expected:
             return Bounds(0.0, 0.0, math.inf)
         rms = math.inf if self.rms_bound is None else float(self.rms_bound.max())
         least_scale = -xp.max_of_rows(-self.scale)
-        return Bounds(xp.median(self.bound), xp.median(self.bound * least_scale), rms, self.fills)
+        remaining = self._remaining
+        usual, least = (_typical(one, remaining) for one in (self.bound, self.bound * least_scale))
+        return Bounds(usual, least, rms, self.fills)
 
 
 def expect(
@@ -215,7 +223,8 @@ def expect(
     # reference's error. Their loss happened before the cut: up to twice as much as in the median row, as elsewhere.
     # A convolution with ReLU, summed in another order, was called wrong in 13 of 1000 contents with rows of 3, and
     # in 2 of 25 million elements with rows of 256 (H100).
-    few = xp.count_of_rows(magnitude > 0.0) < _LONG_ROW
+    remaining = _remaining(magnitude, constant)
+    few = remaining < _LONG_ROW
     beside = constant
     if bool(few.any()):
         cut = few & (magnitude == 0.0)
@@ -226,12 +235,15 @@ def expect(
     least_scale = rms + usual + epsilon(dtype) * overall + sys.float_info.min
     scale = magnitude + least_scale
     own_error = _row_error(own, exact, finite, scale)
+    # Before rows of which nothing remains are allowed what others lose: relative to their scale that is any number.
+    typical = _typical(own_error, remaining)
     few |= usual > 0.0
     # Not in 16 bits: their errors depend on the size of each result.
     if dtype in _FLOOR_EPSILONS and bool(few.any()):
         lost = _row_error(own, exact, finite, xp.full(exact, (exact.shape[0], 1), 1.0))
-        own_error = xp.where(few, xp.maximum(own_error, 2.0 * xp.median(lost) / least_scale), own_error)
-    typical = xp.median(own_error) if xp.size(own_error) else 0.0
+        own_error = xp.where(
+            few, xp.maximum(own_error, 2.0 * _typical(lost, remaining) / least_scale), own_error
+        )
     bound = _OWN_ERROR_FACTOR * xp.maximum(own_error, 2.0 * typical)
     if moved is not None:
         factor = _SENSITIVITY_FACTOR + equal_terms * _SENSITIVITY_PER_EQUAL_TERM * min(terms, _MOST_TERMS)
@@ -253,17 +265,36 @@ def expect(
         tier_error = _row_error(tiered[0], exact, finite, scale)
         for values in tiered[1:]:
             tier_error = xp.maximum(tier_error, _row_error(values, exact, finite, scale))
+        typical = _typical(tier_error, remaining)
         if bool(few.any()):
             # As above: what rounded operands lose in a sum does not depend on the size of the sum. A bfloat16
             # attention with one value per head, whose row is one number near zero, was called wrong by 1.06 times
             # the bound (H100).
             lost = _row_error(tiered[0], exact, finite, xp.full(exact, (exact.shape[0], 1), 1.0))
-            tier_error = xp.where(few, xp.maximum(tier_error, xp.median(lost) / least_scale), tier_error)
+            tier_error = xp.where(
+                few, xp.maximum(tier_error, _typical(lost, remaining) / least_scale), tier_error
+            )
         # Tensor cores may truncate what the oracle rounds to nearest (PTX ISA, `mma`): twice the error, and in
         # equal terms it accumulates.
         factor = _TIER_FACTOR * (2.0 if equal_terms else 1.0)
-        bound = strict + factor * xp.maximum(tier_error, 2.0 * xp.median(tier_error))
+        bound = strict + factor * xp.maximum(tier_error, 2.0 * typical)
     return Expected(dtype, shape, exact, own, scale, bound, strict, rms_bound, fills=fills, judged=judged)
+
+
+def _remaining(magnitude: Array, fills: Array | None) -> Array:
+    """How many elements of each row are neither zero nor a large constant, shape (rows, 1)."""
+    counted = magnitude > 0.0
+    return space(magnitude).count_of_rows(counted if fills is None else counted & ~fills)
+
+
+def _typical(values: Array, remaining: Array) -> float:
+    """The median over the rows that say most: with many elements that are not cut off, else with any."""
+    xp = space(values)
+    for least in (_LONG_ROW, 1):
+        rows = remaining >= least
+        if bool(rows.any()):
+            return float(xp.median(values[rows]))
+    return float(xp.median(values))
 
 
 def _row_error(values: Array, exact: Array, valid: Array, scale: Array) -> Array:

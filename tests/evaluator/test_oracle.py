@@ -251,3 +251,30 @@ def test_a_gradient_of_large_inputs_in_a_coarse_tier_must_only_be_finite() -> No
     ):
         carried = from_float64(np.array(values), "bfloat16")
         assert compare(carried, expected).ok is right, values
+
+
+@pytest.mark.parametrize("width", [32, 512])
+@pytest.mark.parametrize("rows", [2, 4, 64])
+@pytest.mark.parametrize("tier", [False, True])
+def test_rows_of_zeros_do_not_widen_the_bound_of_others(width: int, rows: int, tier: bool) -> None:
+    """Half of the rows, or more by one: the median falls between them or among them."""
+    generator = np.random.default_rng(3)
+    left = generator.normal(size=(rows, 256)).astype(np.float32)
+    right = (generator.normal(size=(256, width)) / 16).astype(np.float32)
+    wide, up = left.astype(np.float64), right.astype(np.float64)
+    for masked in (rows // 2, rows // 2 + 1):
+        kept = (np.arange(rows) >= masked)[:, None]
+        if not kept.any():
+            continue
+        exact, own = (wide @ up) * kept, (left @ right).astype(np.float64) * kept
+        moved = (wide * (1 + 2.0**-23)) @ up * kept
+        rounded = [exact * (1 + 1e-7)] if tier else []
+        expected = expect(
+            "float32", (rows, width), exact.ravel(), own.ravel(), moved.ravel(), 256, tiered=rounded
+        )
+        other = (left[:, ::-1] @ right[::-1]).astype(np.float64) * kept
+        assert compare(other.ravel(), expected).ok
+        low = left.astype(np.float16).astype(np.float64) @ up * kept
+        assert not compare(low.ravel(), expected).ok
+        assert not compare((2 * exact).ravel(), expected).ok
+        assert expected.bounds.usual < 1e-4

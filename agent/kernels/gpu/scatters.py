@@ -117,8 +117,11 @@ def scatter(out, index, x, kind):
     """Combine x (count, or count and cols) with out (places, or places and cols) at index (count); in place.
 
     Args:
-        kind: "sum", "max" or "min".
+        kind: "sum", "max" or "min". NaNs of out are kept as those that `_put` writes, see there.
     """
+    if kind != "sum" and x.is_floating_point():
+        nan = float("nan") if kind == "max" else -float("nan")
+        out.copy_(torch.where(out.isnan(), nan, out))
     count = x.shape[0]
     if x.dim() == 1:
         launch(
@@ -140,7 +143,7 @@ def scatter_applies(out, index, x):
     dtypes = (torch.float32, torch.int32, torch.int64)
     return (
         x.is_cuda and x.dtype == out.dtype and x.dtype in dtypes and index.dtype == torch.int64 and x.numel() > 0 and out.numel() > 0
-        and all(one.is_contiguous() for one in (out, index, x)) and x.dim() <= 2 and (x.dim() == 1 or x.shape[1] <= 256 * 65535)
+        and index.shape == x.shape[:1] and all(one.is_contiguous() for one in (out, index, x)) and x.dim() <= 2 and (x.dim() == 1 or x.shape[1] <= 256 * 65535)
     )  # fmt: skip
 
 

@@ -6,7 +6,15 @@ from typing import Any
 
 import torch
 
-from agent.kernels.rewriting.nodes import add_call, arguments_of, aten, is_operation, operation, value_of
+from agent.kernels.rewriting.nodes import (
+    add_call,
+    arguments_of,
+    aten,
+    is_operation,
+    is_written_between,
+    operation,
+    value_of,
+)
 
 #: Rows of a key head's product: with more, torch's fused attention is faster.
 MOST_ROWS = 64
@@ -19,6 +27,9 @@ def shared_heads(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | 
     given = arguments_of(node)
     key, value = given["key"], given["value"]
     if not given["enable_gqa"]:
+        # What is repeated is a copy, which may be written to.
+        if is_written_between(key, node) or is_written_between(value, node):
+            return None
         key, value = _shared(key), _shared(value)
         if key is None or value is None:
             return None
@@ -38,8 +49,12 @@ def shared_heads(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | 
     ):
         return None
     group = heads // key_heads
-    if group == 1 or group * queries > MOST_ROWS:
+    if group == 1 or group * queries > MOST_ROWS or not batch == k.shape[0] == v.shape[0]:
         return None
+    if mask is not None and mask.dim() > 2:
+        over = [1] * (4 - mask.dim()) + list(mask.shape[:-2])
+        if over[0] not in (1, batch) or over[1] not in (1, heads):
+            return None
     scale = dims**-0.5 if given["scale"] is None else given["scale"]
     with graph.inserting_before(node):
         rows = add_call(
@@ -50,15 +65,16 @@ def shared_heads(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | 
         scores = add_call(graph, aten.reshape.default, scores, [batch, key_heads, group, queries, keys])
         if mask is not None:
             given_mask = given["attn_mask"]
-            if mask.dim() == 4 and mask.shape[1] == heads:
-                sizes = [mask.shape[0], key_heads, group, *mask.shape[2:]]
+            if mask.dim() == 3:
+                given_mask = add_call(graph, aten.unsqueeze.default, given_mask, 0)
+            if mask.dim() > 2 and over[1] == heads:
+                sizes = [over[0], key_heads, group, *mask.shape[-2:]]
                 given_mask = add_call(graph, aten.reshape.default, given_mask, sizes)
-            elif mask.dim() == 4:
+            elif mask.dim() > 2:
                 given_mask = add_call(graph, aten.unsqueeze.default, given_mask, 2)
             if mask.dtype == torch.bool:
-                scores = add_call(graph, aten.where.ScalarOther, given_mask, scores, float("-inf"))
-            else:
-                scores = add_call(graph, aten.add.Tensor, scores, given_mask)
+                given_mask = add_call(graph, aten.where.Scalar, given_mask, 0.0, float("-inf"))
+            scores = add_call(graph, aten.add.Tensor, scores, given_mask)
         weights = add_call(graph, aten._safe_softmax.default, scores, -1)
         weights = add_call(graph, aten.reshape.default, weights, [batch, key_heads, group * queries, keys])
         out = add_call(graph, aten.matmul.default, weights, value)

@@ -6,7 +6,14 @@ from typing import Any
 
 import torch
 
-from agent.kernels.rewriting.nodes import add_call, arguments_of, operation, value_of
+from agent.kernels.rewriting.nodes import (
+    add_call,
+    arguments_of,
+    is_operation,
+    is_written_between,
+    operation,
+    value_of,
+)
 
 #: Operations that keep places in order.
 _KEEP_ORDER = ("sub", "add", "clamp", "to", "_to_copy", "view", "contiguous", "clone", "detach")
@@ -27,11 +34,8 @@ def scattering(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
     source = given["source" if name == "index_add" else "src"]
     axis = given["dim"] % out.dim()
     with graph.inserting_before(node):
-        is_count = (
-            name == "scatter_add"
-            and not out.is_floating_point()
-            and operation(source) in ("ones_like", "ones")
-        )
+        is_ones = operation(source) in ("ones_like", "ones") and not is_written_between(source, node)
+        is_count = name == "scatter_add" and not out.is_floating_point() and is_ones
         if (
             is_count
             and axis == out.dim() - 1
@@ -41,10 +45,11 @@ def scattering(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
             wide = given["index"]
             narrow = wide.args[0] if operation(wide) in ("to", "_to_copy") else None
             is_same = narrow is not None and value_of(narrow).dtype == torch.int32
+            is_same = is_same and not is_written_between(wide, node)
             return add_call(
                 graph, torch.ops.kernelwright.count.default, given["self"], narrow if is_same else wide
             )
-        places = _places(given["index"], name == "index_add")
+        places = _places(given["index"], x)
         kind = "sum" if name != "scatter_reduce" else _KINDS.get(given["reduce"])
         if (
             places is None or kind is None or axis != 0 or x.dtype != out.dtype or given.get("alpha", 1) != 1
@@ -56,25 +61,29 @@ def scattering(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
         return add_call(graph, torch.ops.kernelwright.scatter.default, given["self"], places, source, kind)
 
 
-def _places(index: Any, is_line: bool) -> Any:
-    """The ascending places, one for each row, of which an index consists; else None."""
-    if not is_line and value_of(index).dim() == 2:
-        if operation(index) not in ("expand", "expand_as"):
+def _places(index: Any, x: torch.Tensor) -> Any:
+    """The ascending places of which an index consists, one for each row of x; else None."""
+    if value_of(index).dim() == 2:
+        column: Any = index.args[0] if operation(index) in ("expand", "expand_as") else None
+        if (
+            not is_operation(column, "unsqueeze")
+            or value_of(index).shape != x.shape
+            or value_of(column).shape[1] != 1
+        ):
             return None
-        index = index.args[0]
-        if operation(index) == "unsqueeze" and index.args[1] in (1, -1):
-            index = index.args[0]
-    if value_of(index) is None or value_of(index).dim() != 1 or value_of(index).dtype != torch.int64:
+        index = column.args[0]
+    if (
+        value_of(index).dim() != 1
+        or value_of(index).dtype != torch.int64
+        or value_of(index).shape != x.shape[:1]
+    ):
         return None
     origin = index
     while operation(origin) in _KEEP_ORDER and all(
         isinstance(more, int | float) or not isinstance(more, torch.fx.Node) for more in origin.args[1:]
     ):
         origin = origin.args[0]
-    name = operation(origin)
-    if name == "repeat_interleave":
+    if operation(origin) == "repeat_interleave":
         return index
-    looked_up = {"searchsorted": "self", "bucketize": "input"}.get(name)
-    if looked_up is None or operation(arguments_of(origin)[looked_up]) not in ("arange",):
-        return None
-    return index
+    is_looked_up = operation(origin) in ("searchsorted", "bucketize")
+    return index if is_looked_up and is_operation(arguments_of(origin)["self"], "arange") else None

@@ -278,6 +278,10 @@ for count, places in ((5000, 7), (2048, 3), (77, 200), (1, 1)):
                 whole = torch.randint(-99, 99, shape)
                 check(f"{shape} {places} {ordered} whole ", torch.zeros(places, *shape[1:], dtype=torch.int64), to, whole, kind)
 
+for kind in ("max", "min"):
+    for nan in (torch.nan, -torch.nan):
+        check("nan in out ", torch.tensor([nan, 1.0]), torch.tensor([0, 1]), torch.tensor([2.0, nan]), kind)
+
 for shape, bins in (((3, 9000), 7), ((2, 5, 40), 300), ((1, 1), 1)):
     for dtype in (torch.int32, torch.int64):
         index, out = torch.randint(0, bins, shape), torch.randint(0, 9, (*shape[:-1], bins))
