@@ -264,7 +264,7 @@ def check(name, out, index, x, kind):
 def special(x):
     x[3], x[9], x[20], x[31] = torch.nan, -torch.nan, torch.inf, -torch.inf
 
-for count, places in ((5000, 7), (2048, 3), (77, 200), (1, 1)):
+for count, places in ((2100, 7), (77, 200), (1, 1)):
     for ordered in (True, False):
         index = torch.randint(0, places, (count,))
         index = index.sort().values if ordered else index
