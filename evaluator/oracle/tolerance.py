@@ -152,7 +152,7 @@ class Expected:
 
     @property
     def _remaining(self) -> Array:
-        return _remaining(space(self.exact).abs(self.exact), are_fills(self.own, self.fills))
+        return _remaining(self.exact != 0, are_fills(self.own, self.fills))
 
     @property
     def bounds(self) -> Bounds:
@@ -223,7 +223,7 @@ def expect(
     # reference's error. Their loss happened before the cut: up to twice as much as in the median row, as elsewhere.
     # A convolution with ReLU, summed in another order, was called wrong in 13 of 1000 contents with rows of 3, and
     # in 2 of 25 million elements with rows of 256 (H100).
-    remaining = _remaining(magnitude, constant)
+    remaining = _remaining(magnitude > 0.0, constant)
     few = remaining < _LONG_ROW
     beside = constant
     if bool(few.any()):
@@ -242,7 +242,7 @@ def expect(
     if dtype in _FLOOR_EPSILONS and bool(few.any()):
         lost = _row_error(own, exact, finite, xp.full(exact, (exact.shape[0], 1), 1.0))
         own_error = xp.where(
-            few, xp.maximum(own_error, 2.0 * _typical(lost, remaining) / least_scale), own_error
+            few, xp.maximum(own_error, 2.0 * _median(lost, remaining > 0) / least_scale), own_error
         )
     bound = _OWN_ERROR_FACTOR * xp.maximum(own_error, 2.0 * typical)
     if moved is not None:
@@ -272,7 +272,7 @@ def expect(
             # the bound (H100).
             lost = _row_error(tiered[0], exact, finite, xp.full(exact, (exact.shape[0], 1), 1.0))
             tier_error = xp.where(
-                few, xp.maximum(tier_error, _typical(lost, remaining) / least_scale), tier_error
+                few, xp.maximum(tier_error, _median(lost, remaining > 0) / least_scale), tier_error
             )
         # Tensor cores may truncate what the oracle rounds to nearest (PTX ISA, `mma`): twice the error, and in
         # equal terms it accumulates.
@@ -281,20 +281,20 @@ def expect(
     return Expected(dtype, shape, exact, own, scale, bound, strict, rms_bound, fills=fills, judged=judged)
 
 
-def _remaining(magnitude: Array, fills: Array | None) -> Array:
-    """How many elements of each row are neither zero nor a large constant, shape (rows, 1)."""
-    counted = magnitude > 0.0
-    return space(magnitude).count_of_rows(counted if fills is None else counted & ~fills)
+def _remaining(is_there: Array, fills: Array | None) -> Array:
+    """How many elements of each row are neither cut off at zero nor a large constant, shape (rows, 1)."""
+    return space(is_there).count_of_rows(is_there if fills is None else is_there & ~fills)
 
 
 def _typical(values: Array, remaining: Array) -> float:
-    """The median over the rows that say most: with many elements that are not cut off, else with any."""
-    xp = space(values)
-    for least in (_LONG_ROW, 1):
-        rows = remaining >= least
-        if bool(rows.any()):
-            return float(xp.median(values[rows]))
-    return float(xp.median(values))
+    """The median of relative values over rows with many remaining elements, or if there are none, with any."""
+    many = remaining >= _LONG_ROW
+    return _median(values, many if bool(many.any()) else remaining > 0)
+
+
+def _median(values: Array, rows: Array) -> float:
+    """The median over these rows, or if there are none, over all."""
+    return float(space(values).median(values[rows] if bool(rows.any()) else values))
 
 
 def _row_error(values: Array, exact: Array, valid: Array, scale: Array) -> Array:

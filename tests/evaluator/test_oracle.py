@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from evaluator.oracle.compare import compare, contract
 from evaluator.oracle.numbers import from_float64, to_float64
@@ -278,3 +279,33 @@ def test_rows_of_zeros_do_not_widen_the_bound_of_others(width: int, rows: int, t
         assert not compare(low.ravel(), expected).ok
         assert not compare((2 * exact).ravel(), expected).ok
         assert expected.bounds.usual < 1e-4
+
+
+def test_one_large_row_does_not_widen_the_bound_of_rows_with_few_elements() -> None:
+    generator = np.random.default_rng(0)
+    exact = np.zeros((2000, 256))
+    exact[0] = 1e6 * generator.normal(size=256)
+    exact[1:, :5] = generator.normal(size=(1999, 5))
+    own = exact * (1 + generator.uniform(-6e-8, 6e-8, exact.shape))
+    expected = expect("float32", exact.shape, exact.ravel(), own.ravel(), None)
+    low = exact.copy()
+    low[1:] *= 1 + 5e-4  # as TF32 may
+    assert compare(own.ravel(), expected).ok
+    assert not compare(low.ravel(), expected).ok
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float32", "bfloat16", "complex64"])
+@pytest.mark.parametrize("shape", [(4, 5), (3, 100), (1,), ()])
+def test_the_summary_of_a_bound_is_the_same_for_numpy_and_torch(dtype: str, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    kinds = {"float32": torch.float64, "bfloat16": torch.float64, "complex64": torch.complex128}
+    values = (
+        torch.randn(shape, dtype=torch.float64)
+        .mul(3)
+        .relu()
+        .to(kinds.get(dtype, getattr(torch, dtype)))
+        .reshape(-1)
+    )
+    mine, theirs = (expect(dtype, shape, one, one, None) for one in (values, values.numpy()))
+    assert mine.bounds == theirs.bounds
+    assert np.array_equal(mine.steady_rows.numpy(), theirs.steady_rows)
