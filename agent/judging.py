@@ -27,9 +27,7 @@ PHASES: dict[str, tuple[tuple[str, ...], str]] = {
     "held_out": (("held_out",), "confirm"),
 }
 _PROGRESS_EVERY_S = 1.0
-
-
-#: Before a judging is retried; all but the first where times varied too much.
+#: Before each retry of a judging. Those after the first are for a machine whose times vary too much: noise often ends after seconds.
 _PAUSES_S = (0.0, 10.0, 30.0)
 
 
@@ -92,8 +90,9 @@ def judge_phase(
     `splits` narrows the phase: the delivered file is screened on adversarial shapes only, since its members' speed on
     the visible shapes is already known.
 
-    A judging that fails (the referee was killed or crashed) is retried once with a fresh referee, and on a machine that is too
-    noisy twice more, after pauses. If the retries fail too, the verdict is `not_judged`, which is our fault and never counts against the candidate.
+    A judging that fails (the referee was killed or crashed, the machine is too noisy) is retried once with a fresh referee, and
+    if noise was the cause, twice more after pauses. If every retry fails, the verdict is `not_judged`, which never counts
+    against the candidate.
     With `may_put_off`, an out-of-memory failure is not retried immediately, because other processes still hold the memory;
     the verdict is not stored, and the next call judges the candidate again.
 
@@ -106,7 +105,6 @@ def judge_phase(
         return known
     verdict = _evaluate(spec, store, referee, candidate, phase, splits)
     for pause_s in _PAUSES_S:
-        # Lost referee, faulty device: retry once. Noise: it often ends after some seconds.
         if verdict.verdict != "not_judged" or (pause_s and not _is_unsteady(verdict)):
             break
         raise_if_stopped(store)
@@ -116,9 +114,8 @@ def judge_phase(
             store.finish_step(step, as_json(verdict))
             store.event("candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": reason})
             return verdict
-        store.event(
-            "candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": verdict.reason}
-        )
+        reason = verdict.reason + (f"; it is judged again in {pause_s:.0f} s" if pause_s else "")
+        store.event("candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": reason})
         until = time.monotonic() + pause_s
         while time.monotonic() < until:
             raise_if_stopped(store)

@@ -1,8 +1,10 @@
-"""What only a GPU shows of the regimes: warm replays, the clock, the rate of writing, and autocast as a baseline."""
+"""What only a GPU shows of timing: warm replays, the clock, the rate of writing, autocast as a baseline, and work that others left."""
 
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -13,12 +15,38 @@ from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.measuring.ceiling import write_rate
 from evaluator.referee.session.control import twin
 from evaluator.referee.session.outcome import Rejected
+from evaluator.request import Request
 from evaluator.shapes.space import defaults
+from evaluator.sources import CandidateSource
 from tests.attacks.test_candidates import TASK
 from tests.evaluator.judging import task
+from tests.evaluator.test_turns_of_referees import TASK as TWICE
 from tests.evaluator.test_warm import SHORTCUTS, attacker, timed
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+
+#: Holds the device's lock shared, as compilers do, and gives way as soon as it is wanted, with SECONDS of work queued.
+BESIDE = """
+import sys, time
+import torch
+from evaluator.timing.exclusive import DeviceLock
+lock = DeviceLock(sys.argv[1])
+seconds = float(sys.argv[2])
+clock_hz = 1.4e9
+torch.cuda._sleep(1000)
+torch.cuda.synchronize()
+with lock.shared() as hold:
+    print("ready", flush=True)
+    while True:
+        if hold.wanted():
+            torch.cuda._sleep(int(seconds * clock_hz))
+            hold.give_way()
+            torch.cuda.synchronize()
+        time.sleep(0.001)
+"""
+CANDIDATE = (
+    "from torch import nn\n\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        return x * 2\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +125,19 @@ def test_autocast_is_a_baseline_where_products_may_be_in_16_bits(core: RefereeCo
         session.rank_baselines([shape], lambda *_: None)
     print({baseline.name: baseline.failure or round(baseline.median_us, 1) for baseline in shape.baselines})
     assert shape.best.mode in core.fleet.device.autocast_modes
+
+
+def test_work_that_a_stopped_compiler_left_is_waited_for(core: RefereeCore) -> None:
+    """It is not the candidate's."""
+    uuid = core.fleet.device.facts()["gpu_uuid"]
+    given = [sys.executable, "-c", BESIDE, str(uuid), "0.6"]
+    with subprocess.Popen(given, stdout=subprocess.PIPE, text=True) as beside:
+        try:
+            assert beside.stdout is not None
+            assert beside.stdout.readline() == "ready\n"
+            candidate = CandidateSource(CANDIDATE, "external", "inline")
+            request = Request(task(TWICE), candidate, "screen", ("visible",), None, 120.0)
+            verdict = core.evaluate(request, lambda *_: None)
+        finally:
+            beside.kill()
+    assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)

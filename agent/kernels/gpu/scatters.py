@@ -1,7 +1,7 @@
 """Sums, maxima and minima of elements or rows that go to the same place, and how often each value occurs in a row.
 
 Torch and the compiler do one atomic operation per element. Where neighbors go to the same place, as in segments, a program
-combines them first and does one for each run. Any order of the places is right; elements without a place inside are left out.
+combines them first and does one for each run. Results are correct for any order of the places; places out of range are skipped.
 """
 
 import torch

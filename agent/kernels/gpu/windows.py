@@ -15,31 +15,34 @@ MOST_TAPS = 64  # of a window; the loop over them is unrolled
 
 @triton.jit
 def _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
-               TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, KIND: tl.constexpr, MASKED: tl.constexpr,
-               ROWS: tl.constexpr, COLS: tl.constexpr):  # fmt: skip
+               TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, KIND: tl.constexpr, CHANNELS: tl.constexpr,
+               MASKED: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):  # fmt: skip
     """The taps of a tile's windows together, and how many are inside."""
     nothing: tl.constexpr = float("-inf") if KIND == "max" else 0.0
     total = tl.full((ROWS, COLS), nothing, dtype=tl.float32)
     count = tl.zeros((ROWS, COLS), dtype=tl.float32)
-    for tap_d in tl.static_range(TAPS_D):
-        for tap_h in tl.static_range(TAPS_H):
-            for tap_w in tl.static_range(TAPS_W):
-                at = first + ((tap_d * dil_d * height + tap_h * dil_h) * width + tap_w * dil_w)
-                w = from_w + tap_w * dil_w
-                there = tl.broadcast_to(((w >= 0) & (w < width) & (x < out_w))[None, :], (ROWS, COLS))
-                if MASKED:
-                    d, h = from_d + tap_d * dil_d, from_h + tap_h * dil_h
-                    rows_there = ((d >= 0) & (d < depth) & (h >= 0) & (h < height) & (y < out_h))[:, None]
-                    there = there & rows_there
-                value = tl.load(at, mask=there, other=nothing).to(tl.float32)
-                if KIND == "mean_inside":
-                    count += there.to(tl.float32)
-                if KIND == "convolution":
-                    total += value * tl.load(w_ptr + (tap_d * TAPS_H + tap_h) * TAPS_W + tap_w)
-                elif KIND == "max":
-                    total = tl.maximum(total, value, propagate_nan=tl.PropagateNan.ALL)
-                else:
-                    total += value
+    for _ in tl.range(0, CHANNELS):
+        for tap_d in tl.static_range(TAPS_D):
+            for tap_h in tl.static_range(TAPS_H):
+                for tap_w in tl.static_range(TAPS_W):
+                    at = first + ((tap_d * dil_d * height + tap_h * dil_h) * width + tap_w * dil_w)
+                    w = from_w + tap_w * dil_w
+                    there = tl.broadcast_to(((w >= 0) & (w < width) & (x < out_w))[None, :], (ROWS, COLS))
+                    if MASKED:
+                        d, h = from_d + tap_d * dil_d, from_h + tap_h * dil_h
+                        rows_there = ((d >= 0) & (d < depth) & (h >= 0) & (h < height) & (y < out_h))[:, None]
+                        there = there & rows_there
+                    value = tl.load(at, mask=there, other=nothing).to(tl.float32)
+                    if KIND == "mean_inside":
+                        count += there.to(tl.float32)
+                    if KIND == "convolution":
+                        total += value * tl.load(w_ptr + (tap_d * TAPS_H + tap_h) * TAPS_W + tap_w)
+                    elif KIND == "max":
+                        total = tl.maximum(total, value, propagate_nan=tl.PropagateNan.ALL)
+                    else:
+                        total += value
+        first += depth * height * width
+        w_ptr += TAPS_D * TAPS_H * TAPS_W
     return total, count
 
 
@@ -71,22 +74,10 @@ def _windows(x_ptr, w_ptr, out_ptr, channels_out, repeat, depth, height, width, 
     first = x_ptr + (from_d * height + from_h)[:, None] * width + from_w[None, :]
     if is_inside:
         total, count = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
-                                  TAPS_D, TAPS_H, TAPS_W, KIND, False, ROWS, COLS)  # fmt: skip
-        for _ in tl.range(1, CHANNELS):
-            first += depth * height * width
-            w_ptr += TAPS_D * TAPS_H * TAPS_W
-            more, _ = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
-                                 TAPS_D, TAPS_H, TAPS_W, KIND, False, ROWS, COLS)  # fmt: skip
-            total += more
+                                  TAPS_D, TAPS_H, TAPS_W, KIND, CHANNELS, False, ROWS, COLS)  # fmt: skip
     else:
         total, count = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
-                                  TAPS_D, TAPS_H, TAPS_W, KIND, True, ROWS, COLS)  # fmt: skip
-        for _ in tl.range(1, CHANNELS):
-            first += depth * height * width
-            w_ptr += TAPS_D * TAPS_H * TAPS_W
-            more, _ = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
-                                 TAPS_D, TAPS_H, TAPS_W, KIND, True, ROWS, COLS)  # fmt: skip
-            total += more
+                                  TAPS_D, TAPS_H, TAPS_W, KIND, CHANNELS, True, ROWS, COLS)  # fmt: skip
     if KIND == "mean":
         total = total / divisor
     elif KIND == "mean_inside":

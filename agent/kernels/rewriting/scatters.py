@@ -26,39 +26,37 @@ def scattering(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
     if name not in ("index_add", "scatter_add", "scatter_reduce"):
         return None
     given = arguments_of(node)
-    out, index, x = (
-        value_of(given[key]) for key in ("self", "index", "source" if name == "index_add" else "src")
-    )
+    source = given["source" if name == "index_add" else "src"]
+    out, index, x = (value_of(one) for one in (given["self"], given["index"], source))
     if not all(isinstance(one, torch.Tensor) and one.dim() > 0 for one in (out, index, x)):
         return None
-    source = given["source" if name == "index_add" else "src"]
-    axis = given["dim"] % out.dim()
+    is_last = given["dim"] % out.dim() == out.dim() - 1
+    if name == "scatter_add" and is_last and (labels := _counted(node, given, out, index)) is not None:
+        with graph.inserting_before(node):
+            return add_call(graph, torch.ops.kernelwright.count.default, given["self"], labels)
+    places = _places(given["index"], x)
+    kind = _KINDS.get(given.get("reduce", "sum"))
+    if (
+        places is None or kind is None or given["dim"] % out.dim() != 0 or x.dtype != out.dtype or given.get("alpha", 1) != 1
+        or not given.get("include_self", True) or out.dim() != x.dim() or x.dim() > 2 or x.shape[1:] != out.shape[1:]
+        # The compiler computes rows where it scatters them; here they would go through memory once more.
+        or (kind == "sum" and x.dim() == 2 and source.op != "placeholder")
+    ):  # fmt: skip
+        return None
     with graph.inserting_before(node):
-        is_ones = operation(source) in ("ones_like", "ones") and not is_written_between(source, node)
-        is_count = name == "scatter_add" and not out.is_floating_point() and is_ones
-        if (
-            is_count
-            and axis == out.dim() - 1
-            and index.shape[:-1] == out.shape[:-1]
-            and x.shape == index.shape
-        ):
-            wide = given["index"]
-            narrow = wide.args[0] if operation(wide) in ("to", "_to_copy") else None
-            is_same = narrow is not None and value_of(narrow).dtype == torch.int32
-            is_same = is_same and not is_written_between(wide, node)
-            return add_call(
-                graph, torch.ops.kernelwright.count.default, given["self"], narrow if is_same else wide
-            )
-        places = _places(given["index"], x)
-        kind = "sum" if name != "scatter_reduce" else _KINDS.get(given["reduce"])
-        if (
-            places is None or kind is None or axis != 0 or x.dtype != out.dtype or given.get("alpha", 1) != 1
-            or not given.get("include_self", True) or out.dim() != x.dim() or x.dim() > 2 or x.shape[1:] != out.shape[1:]
-            # The compiler computes rows where it scatters them; here they would go through memory once more.
-            or (kind == "sum" and x.dim() == 2 and source.op != "placeholder")
-        ):  # fmt: skip
-            return None
         return add_call(graph, torch.ops.kernelwright.scatter.default, given["self"], places, source, kind)
+
+
+def _counted(node: torch.fx.Node, given: dict[str, Any], out: torch.Tensor, index: torch.Tensor) -> Any:
+    """The values along a row that `scatter_add` counts, since it adds ones to whole numbers; else None."""
+    ones, labels = given["src"], given["index"]
+    if operation(ones) not in ("ones_like", "ones") or is_written_between(ones, node):
+        return None
+    if out.is_floating_point() or index.shape[:-1] != out.shape[:-1] or value_of(ones).shape != index.shape:
+        return None
+    is_widened = operation(labels) in ("to", "_to_copy") and not is_written_between(labels, node)
+    narrow = labels.args[0] if is_widened else None
+    return narrow if narrow is not None and value_of(narrow).dtype == torch.int32 else labels
 
 
 def _places(index: Any, x: torch.Tensor) -> Any:
@@ -79,8 +77,8 @@ def _places(index: Any, x: torch.Tensor) -> Any:
     ):
         return None
     origin = index
-    while operation(origin) in _KEEP_ORDER and all(
-        isinstance(more, int | float) or not isinstance(more, torch.fx.Node) for more in origin.args[1:]
+    while operation(origin) in _KEEP_ORDER and not any(
+        isinstance(more, torch.fx.Node) for more in origin.args[1:]
     ):
         origin = origin.args[0]
     if operation(origin) == "repeat_interleave":

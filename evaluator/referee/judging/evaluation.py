@@ -285,8 +285,8 @@ class Evaluation:
         unknown = self.fleet.gpu and not self._confirms and not all(shape.ranked for shape in shapes)
         with self.fleet.device_lock.exclusive(), on_core(self.fleet.core):
             if self.fleet.keeper is not None:
-                # Another referee's stopped compilers have left work in the device's queues. It must not count as this
-                # candidate's, and whatever still runs after this wait is looked into by the watch.
+                # Another referee's stopped compilers may have left work in the device's queues, which must not count as
+                # this candidate's. The watch deals with what still runs after this.
                 self.fleet.keeper.idle_within(_REST_SECONDS)
             self.run_state.lap("waiting")
             ranked = self.session.rank_baselines(shapes, self.progress)

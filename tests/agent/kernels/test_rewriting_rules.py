@@ -1,0 +1,448 @@
+"""Rules that rewrite a captured graph: what each changes and what it leaves alone, and that the result is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from agent.kernels.writing import function_text, kernels, rewriting_text
+from tests.agent.compiler.extraction import run_program
+from tests.agent.kernels.test_rewriting import INTERPRETED
+
+MEANS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.plain = nn.Conv2d(3, 8, 3, padding=1)
+        self.strided = nn.Conv2d(3, 8, (4, 3), stride=(2, 1), padding=(0, 2), groups=1)
+        self.grouped = nn.Conv1d(4, 8, 3, groups=2)
+        self.pixels = nn.Conv2d(3, 5, 1)
+        self.up = nn.ConvTranspose3d(3, 4, 3, stride=2, padding=1, output_padding=1)
+        self.wide = nn.ConvTranspose2d(3, 4, (5, 4), stride=(2, 1), padding=(2, 0), bias=False)
+        self.kept = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x, line, volume):
+        twice = self.kept(x)
+        return (
+            F.avg_pool2d(self.plain(x), 4),
+            F.avg_pool2d(self.strided(x), (2, 3), (2, 2)),
+            F.avg_pool1d(self.grouped(line), 3),
+            F.avg_pool2d(self.pixels(torch.relu(x)), 2),
+            F.avg_pool3d(self.up(volume), 2),
+            F.avg_pool2d(self.wide(x), (4, 3), (4, 2)),
+            F.avg_pool2d(twice, 2) + twice.mean(),
+            F.avg_pool2d(self.kept(x), 3, 1),
+            F.avg_pool2d(self.plain(x), 2, padding=1),
+            F.avg_pool2d(self.plain(x), 5, ceil_mode=True),
+        )
+
+
+def get_inputs():
+    return [torch.randn(2, 3, 22, 23), torch.randn(2, 4, 17), torch.randn(2, 3, 5, 6, 7)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+# The rewritten graph with torch in place of the library, and what its convolutions are.
+REWRITTEN = """
+import json, torch, reference, rewriting
+from types import SimpleNamespace
+from torch.fx.experimental.proxy_tensor import make_fx
+from agent.kernels.gpu import calls
+tl = SimpleNamespace(where=lambda at, a, b: torch.where(at, torch.tensor(a), torch.tensor(b)), sigmoid=torch.sigmoid, erf=torch.erf, exp=torch.exp)
+
+def convolution(*given):
+    *given, after, a, b = given
+    x = calls.library_convolution(*given)
+    names = {"x": x, "a": a, "b": b, "tl": tl}
+    *statements, result = after.split("; ")
+    for statement in statements:
+        exec(statement, names)
+    return names[result] if after else x
+
+rewriting._LIBRARY.impl("convolution", convolution, "CPU")
+for name in ("max_pool", "distances", "ranked", "top", "scatter", "count"):
+    rewriting._LIBRARY.impl(name, getattr(calls, "library_" + name), "CPU")
+torch.manual_seed(0)
+model = reference.Model().eval().requires_grad_(False)
+given, state = reference.get_inputs(), dict(model.named_parameters())
+
+def flat(*values):
+    return torch.func.functional_call(model, dict(zip(state, values[len(given):])), values[: len(given)])
+
+with torch.no_grad():
+    graph = make_fx(flat, pre_dispatch=True, tracing_mode="fake")(*given, *state.values())
+    changed = rewriting.rewrite(graph)
+    found = graph(*given, *state.values())
+    same = [torch.allclose(a, b, atol=1e-5, rtol=1e-4, equal_nan=True) for a, b in zip(found, model(*given), strict=True)]
+called = [str(node.target).split(".")[1] for node in graph.graph.nodes if "kernelwright." in str(node.target)]
+nodes = [node for node in graph.graph.nodes if "kernelwright.convolution" in str(node.target)]
+print(json.dumps({
+    "changed": changed,
+    "same": same,
+    "library": called,
+    "sizes": [list(node.meta["val"].shape) for node in nodes],
+    "taps": [list(node.args[1].meta["val"].shape[2:]) for node in nodes],
+    "bias": [node.args[8] is not None for node in nodes],
+    "after": [node.args[9] for node in nodes],
+    "operands": [sum(one is not None for one in node.args[10:]) for node in nodes],
+}))
+"""
+
+
+def rewritten(folder: Path, reference: str) -> dict[str, Any]:
+    (folder / "reference.py").write_text(reference)
+    (folder / "rewriting.py").write_text(rewriting_text())
+    return run_program(folder, REWRITTEN)
+
+
+def test_a_mean_of_a_convolution_s_output_is_a_convolution(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, MEANS)
+    assert found["same"] == [True] * 10
+    taps = dict(zip(map(tuple, found["sizes"]), map(tuple, found["taps"]), strict=True))
+    merged = {
+        (2, 8, 5, 5): (6, 6),
+        (2, 8, 5, 12): (6, 5),
+        (2, 8, 5): (5,),
+        (2, 5, 11, 11): (1, 1),  # after its mean
+        (2, 4, 6, 7, 8): (2, 2, 2),
+        (2, 4, 11, 12): (4, 6),
+    }
+    # Used twice; few products fewer; padded; and uneven windows: these stay.
+    kept = {(2, 8, 20, 21): (3, 3), (2, 8, 22, 23): (3, 3)}
+    assert taps == merged | kept
+    assert len(found["sizes"]) == 10
+
+
+def test_nothing_moves_past_a_write_in_place(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, WRITES)
+    assert found["same"] == [True] * 3
+    assert found["taps"] == [[3, 3]] * 3
+    assert found["after"] == [""] * 3
+
+
+AFTER = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 20, 3, padding=1)
+        self.shift = nn.Parameter(torch.randn(20, 1, 1))
+        self.up = nn.ConvTranspose3d(3, 4, 3, stride=2, padding=1, output_padding=1)
+        self.twice = nn.Conv1d(4, 6, 3, bias=False)
+        self.joined = nn.Conv1d(4, 6, 3)
+
+    def forward(self, x, line, volume, added):
+        twice = torch.relu(self.twice(line))
+        up = self.up(volume) + added
+        return (
+            F.gelu(F.leaky_relu(self.first(x), 0.1) * self.shift + self.shift),
+            up * F.hardswish(up),
+            twice,
+            twice * 2 + twice.mean(),
+            F.max_pool2d(F.mish(torch.clamp(self.first(x), -0.5)), 2),
+            F.max_pool2d(torch.clamp(self.first(x), min=1.0, max=0.5), 2),
+            F.max_pool2d(torch.clamp(self.first(x), self.shift), 2),
+            F.silu(self.joined(line)).sum(-1),
+        )
+
+
+def get_inputs():
+    return [torch.randn(2, 3, 12, 13), torch.randn(2, 4, 17), torch.randn(2, 3, 5, 6, 7), torch.randn(2, 4, 10, 12, 14)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+WRITES = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x, added):
+        x, added = x * 2, added * 2
+        first = self.conv(x)
+        x.add_(1)
+        second = self.conv(x) + added
+        added.mul_(2)
+        return F.avg_pool2d(first, 4), second * 3, torch.relu_(self.conv(x)) * 2
+
+
+def get_inputs():
+    return [torch.randn(2, 3, 22, 22), torch.randn(2, 4, 20, 20)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+# The kernels themselves, with an image whose values no scale can hold.
+KERNELS = """
+import copy, json, torch, candidate, reference
+torch.manual_seed(0)
+model = reference.Model().eval()
+exact = copy.deepcopy(model).double()
+x, line, volume, added = reference.get_inputs()
+x[1, 0, 3, 4], volume[1, 2, 3, 3, 3] = float("inf"), float("nan")
+shift = model.shift.detach().view(-1)
+errors = []
+with torch.no_grad():
+    wanted = exact(*(one.double() for one in (x, line, volume, added)))
+    for name, change, used, operands in (
+        ("first", candidate.convolution, model.first, [shift, None]),
+        ("up", candidate.transposed_convolution, model.up, [added, None]),
+    ):
+        want = wanted[0 if name == "first" else 1]
+        after = candidate.After(getattr(candidate, name), *operands)
+        out = torch.empty_like(want, dtype=torch.float32)
+        axes = want.dim() - 2
+        more = [[1] * axes] if name == "first" else []
+        change(x if name == "first" else volume, used.weight, used.bias, [used.stride[0]] * axes, [1] * axes, *more, out, 2, after)
+        same = torch.equal(out.isnan(), want.isnan()) and torch.equal(out.isinf(), want.isinf())
+        errors.append((out - want)[want.isfinite()].abs().max().item() if same else 1.0)
+print(json.dumps({"errors": errors}))
+"""
+
+
+def test_pointwise_operations_join_a_convolution_where_the_compiler_would_read_it_again(
+    tmp_path: Path,
+) -> None:
+    found = rewritten(tmp_path, AFTER)
+    assert found["same"] == [True] * 8
+    relu, first, up, pooled, crossed, by_channel, joined = found["after"]
+    assert relu == "t0 = tl.where(x < 0.0, 0.0, x); t0", "its result is used twice"
+    assert "tl.erf" in first and "+ 3.0" in up and "tl.where(x < -0.5" in pooled
+    assert "> 0.5" in crossed
+    assert by_channel == "", "a limit may be NaN"
+    assert joined == "", "what a sum reads joins the sum"
+    assert found["operands"] == [0, 1, 1, 0, 0, 0, 0]
+    assert found["bias"] == [False, True, True, True, True, False, False]
+    functions = function_text("first", first) + function_text("up", up)
+    (tmp_path / "candidate.py").write_text(kernels() + functions)
+    errors = run_program(tmp_path, INTERPRETED + KERNELS)["errors"]
+    assert max(errors) < 5e-6, errors
+
+
+ORDERS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x, z, y):
+        ordered, places = torch.sort(x, dim=-1, descending=True, stable=True)
+        best, at = x.topk(3, dim=-1, largest=False)
+        return (
+            ordered[:, :4].exp(),
+            places[..., 1],
+            best + at,
+            x.median(dim=-1, keepdim=True).values,
+            x.kthvalue(5, dim=1).values,
+            torch.cdist(z, y, compute_mode="donot_use_mm_for_euclid_dist"),
+            torch.cdist(z[:20], y[:25]),
+            torch.cdist(z, y, 1.0),
+            # These stay: all of a sorted row, the place of a median, another axis, many elements, a product of matrices.
+            torch.sort(x, dim=-1, descending=True).values.sum(-1),
+            x.median(dim=-1).indices,
+            x.topk(2, dim=0).values,
+            x.topk(30, dim=-1).values,
+            torch.cdist(z, y),
+            torch.sort(x, dim=-1).values[:, 3:],
+            torch.sort(x, dim=-1).values[:, -1],
+        )
+
+
+def get_inputs():
+    return [torch.randn(6, 40), torch.randn(30, 5), torch.randn(33, 5)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_order_statistics_and_distances_are_the_library_s_where_torch_would_be_called(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, ORDERS)
+    assert found["same"] == [True] * 15
+    assert found["library"] == ["top"] * 2 + ["ranked"] * 2 + ["distances"] * 3
+
+
+NORMS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.plain = nn.LayerNorm(768), nn.LayerNorm(768, elementwise_affine=False)
+        self.long, self.two = nn.LayerNorm(1500), nn.LayerNorm((3, 768))
+
+    def forward(self, x, long):
+        turned = x.reshape(15, 768).t().contiguous().t()
+        return self.norm(x), self.plain(x), self.long(long), self.two(x), self.norm(turned).view(-1) * 2
+
+
+def get_inputs():
+    x = torch.randn(5, 3, 768)
+    x[1], x[2] = 2.7, 1e4 + x[2]
+    return [x, torch.randn(4, 1500)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_layer_norm_of_constant_rows_is_exactly_its_shift(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, NORMS + CONSTANT)
+    assert found["same"] == [True] * 5
+    assert run_program(tmp_path, CONSTANT_ROWS)["left"] == 0.0, "a sum over a length is off, twice is not"
+
+
+# For the check of values: constant rows apart.
+CONSTANT = """
+made = get_inputs
+
+
+def get_inputs():
+    x, long = made()
+    return [torch.randn_like(x), long]
+"""
+
+CONSTANT_ROWS = """
+import json, torch, reference, rewriting
+from torch.fx.experimental.proxy_tensor import make_fx
+x = torch.full((64, 768), 2.7) * torch.arange(1, 65).unsqueeze(1)
+with torch.no_grad():
+    graph = make_fx(reference.Model().plain, pre_dispatch=True, tracing_mode="fake")(x)
+    rewriting.rewrite(graph)
+print(json.dumps({"left": graph(x).abs().max().item()}))
+"""
+
+
+SCATTERED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x, rows, offsets, lengths, labels, target):
+        place = torch.arange(x.shape[0])
+        segment = torch.searchsorted(offsets, place, right=True) - 1
+        count = offsets.shape[0] - 1
+        largest = x.new_full((count,), -torch.inf).scatter_reduce(0, segment, x, "amax")
+        total = x.new_zeros(count).index_add(0, segment, torch.exp(x - largest[segment]))
+        apart = segment.unsqueeze(1).expand_as(rows)
+        least = rows.new_full((count, rows.shape[1]), torch.inf).scatter_reduce(0, apart, rows, "amin")
+        repeated = torch.repeat_interleave(lengths, output_size=x.shape[0])
+        summed = rows.new_ones(count, rows.shape[1]).index_add(0, repeated, rows)
+        counts = torch.zeros(labels.shape[0], 9, dtype=torch.long).scatter_add(1, labels.long(), torch.ones_like(labels.long()))
+        bucket = x.new_ones(count).index_add(0, torch.bucketize(place, offsets, right=True) - 1, x)
+        narrow, some, wide = rows.new_zeros(count, 6), torch.ones_like(labels.long()), labels.long()
+        some[:, 0], wide[:, 0] = 0, 8
+        written = [torch.zeros(labels.shape[0], 9, dtype=torch.long).scatter_add(1, labels.long(), some)]
+        written += [torch.zeros(labels.shape[0], 9, dtype=torch.long).scatter_add(1, wide, torch.ones_like(wide))]
+        # These stay: places in any order, a product with the source, an average, another axis, a narrower or shorter index, ones
+        # that were written to.
+        return (
+            largest, total, least, summed, counts, bucket, written[1],
+            written[0],
+            narrow.scatter_reduce(0, segment.unsqueeze(1).expand(-1, 3), rows, "amax"),
+            narrow[:, :4].scatter_reduce(0, (segment[:4]).expand(50, 4), rows, "amax"),
+            x.new_zeros(count).scatter_add(0, segment[:30], x),
+            x.new_zeros(count).index_add(0, target, x),
+            rows.new_zeros(count, rows.shape[1]).index_add(0, segment, rows * 2),
+            rows.new_zeros(count, rows.shape[1]).scatter_reduce(0, apart, rows, "mean"),
+            rows.new_zeros(rows.shape[0], count).index_add(1, segment[: rows.shape[1]], rows),
+        )
+
+
+def get_inputs():
+    offsets = torch.tensor([0, 3, 3, 20, 50])
+    labels = torch.randint(0, 9, (4, 30), dtype=torch.int32)
+    return [torch.randn(50), torch.randn(50, 6), offsets, offsets.diff(), labels, torch.randint(0, 4, (50,))]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_goes_to_places_in_order_and_counts_are_the_library_s(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, SCATTERED)
+    assert found["same"] == [True] * 15
+    assert sorted(found["library"]) == ["count"] * 2 + ["scatter"] * 5
+
+
+HEADS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def repeated(x, times):
+    return x[:, :, None].expand(-1, -1, times, -1, -1).reshape(x.shape[0], x.shape[1] * times, *x.shape[2:])
+
+
+class Model(nn.Module):
+    def written(self, x):
+        copied = x.repeat_interleave(3, dim=1)
+        copied[:, 1::2] = 0.5
+        return copied
+
+    def forward(self, q, few, k, v, known, added):
+        attend = F.scaled_dot_product_attention
+        return (
+            attend(q, k, v, attn_mask=known, enable_gqa=True),
+            attend(few, k, v, attn_mask=added, scale=0.3, enable_gqa=True),
+            attend(q, repeated(k, 3), repeated(v, 3)),
+            attend(few, k.repeat_interleave(3, dim=1), v.repeat_interleave(3, dim=1)),
+            attend(few, k, v, attn_mask=added[0], enable_gqa=True),
+            attend(few, k, v, attn_mask=added[0, 0], enable_gqa=True),
+            # A key or a copy that is written to, other batches.
+            attend(few, self.written(k), v.repeat_interleave(3, dim=1)),
+            attend(few, repeated(k, 3), self.written(v)),
+            attend(few[:1], k, v, enable_gqa=True),
+            # These stay: causal, many queries, heads of their own.
+            attend(few, k, v, is_causal=True, enable_gqa=True),
+            attend(few.repeat(1, 1, 12, 1), k, v, enable_gqa=True),
+            attend(q[:, :2], k, v),
+        )
+
+
+def get_inputs():
+    known = torch.rand(2, 1, 1, 40) > 0.5
+    known[1] = False
+    return [torch.randn(2, 6, 1, 8), torch.randn(2, 6, 2, 8), *torch.randn(2, 2, 2, 40, 8), known, torch.randn(2, 6, 2, 40)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_heads_that_share_keys_are_rows_of_one_product(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, HEADS)
+    assert found["same"] == [True] * 12
+    assert found["changed"] == 6
