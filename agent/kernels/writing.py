@@ -19,6 +19,7 @@ _KERNELS = (
     "attention.py",
     "ranks.py",
     "distances.py",
+    "scans.py",
     "scatters.py",
     "tiny.py",
     "calls.py",
@@ -31,16 +32,22 @@ _REWRITING = (
     "orders.py",
     "scatters.py",
     "heads.py",
+    "packed.py",
     "epilogues.py",
     "matches.py",
     "rewrite.py",
 )
 _CALL = re.compile(
     r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)"
-    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|distances|ranked|top|scatter|count)\.default)\("
+    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|distances|ranked|top|scatter|count|packed|running_logsumexp)\.default)\("
 )
 _TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}
+#: Names and parameters of the functions that calls are given: pointwise operations after a convolution, elements of packed weights.
+_FUNCTIONS = {
+    "convolution": ("_after", "x, a, b"),
+    "packed": ("_element", "row, k, first, there, row_there, p0, p1, p2, p3"),
+}
 
 
 def with_library(module: str) -> tuple[str, tuple[str, ...]]:
@@ -59,22 +66,30 @@ def with_library(module: str) -> tuple[str, tuple[str, ...]]:
     text = _CALL.sub(ours, module)
     if not found:
         return module, ()
-    functions: dict[str, str] = {}
+    functions: dict[tuple[str, str], str] = {}
 
-    def named(match: re.Match[str]) -> str:
-        return functions.setdefault(match[1], f"_after_{len(functions)}") if match[1] else "None"
+    def with_names(line: str) -> str:
+        """A call with names of functions in place of their texts."""
+        of = next((name for name in _FUNCTIONS if f"library_{name}(" in line), None)
 
-    lines = text.rstrip().splitlines()
-    text = "\n".join(_TEXT.sub(named, line) if "library_convolution(" in line else line for line in lines)
-    defined = "".join(function_text(name, after) for after, name in functions.items())
+        def named(match: re.Match[str]) -> str:
+            key = str(of), match[1]
+            return (
+                functions.setdefault(key, f"{_FUNCTIONS[key[0]][0]}_{len(functions)}") if match[1] else "None"
+            )
+
+        return _TEXT.sub(named, line) if of else line
+
+    text = "\n".join(with_names(line) for line in text.rstrip().splitlines())
+    defined = "".join(function_text(name, body, _FUNCTIONS[of][1]) for (of, body), name in functions.items())
     return f"{text}\n\n\n{kernels()}{defined}", tuple(sorted(found))
 
 
-def function_text(name: str, after: str) -> str:
+def function_text(name: str, body: str, parameters: str) -> str:
     """A kernel's function of statements as `agent.kernels.rewriting` gives them."""
-    *statements, result = after.split("; ")
+    *statements, result = body.split("; ")
     lines = [*statements, f"return {result}"]
-    return "\n\n@triton.jit\ndef {}(x, a, b):\n    {}\n".format(name, "\n    ".join(lines))
+    return "\n\n@triton.jit\ndef {}({}):\n    {}\n".format(name, parameters, "\n    ".join(lines))
 
 
 def as_replayed(source: str) -> str:

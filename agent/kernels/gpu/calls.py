@@ -10,9 +10,10 @@ import torch
 from agent.kernels.gpu.attention import attention, attention_applies
 from agent.kernels.gpu.convolutions import After, convolution, transposed_convolution
 from agent.kernels.gpu.distances import distances
-from agent.kernels.gpu.products import LAUNCH_S, product, product_pays, with_launches
-from agent.kernels.gpu.ranks import ranked, ranks_apply, top
+from agent.kernels.gpu.products import LAUNCH_S, TILE, few, product, product_pays, unpacked, with_launches
+from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
+from agent.kernels.gpu.scans import running_logsumexp
 from agent.kernels.gpu.scatters import count_applies, count_values, scatter, scatter_applies
 from agent.kernels.gpu.tiny import tiny_pays, tiny_products
 from agent.kernels.gpu.windows import windows, windows_apply
@@ -32,6 +33,17 @@ def library_addmm(bias, a, b, *, alpha=1, beta=1, out):
     if _multiplies(a, b, bias, out) and product_pays(a[None], b[None]):
         return product(a[None], b[None], out[None], bias if beta else None, float(alpha), float(beta))[0]
     return torch.addmm(bias, a, b, alpha=alpha, beta=beta, out=out)
+
+
+def library_packed(x, sources, rows, unpack):
+    """x (m, k) @ w^T for the w (rows, k) that ``unpack`` computes from up to four tensors."""
+    sources = [*sources, *[sources[0]] * (4 - len(sources))]
+    (m, ks), out = x.shape, x.new_empty((x.shape[0], rows))
+    if _multiplies(x, out) and 0 < m <= TILE < rows and ks >= 64:
+        few(x, sources, out, None, 1.0, 0.0, unpack)
+        return out
+    w = unpacked(sources, unpack, x.new_empty((rows, ks)))
+    return library_mm(x, w.t(), out=out)
 
 
 def library_bmm(a, b, *, out):
@@ -136,6 +148,12 @@ def library_softmax(x, log):
     return (torch.log_softmax if log else torch.softmax)(x, -1)
 
 
+def library_running_logsumexp(x):
+    if x.is_cuda and x.dtype == torch.float32 and x.is_contiguous() and _is_large(x):
+        return running_logsumexp(x, torch.empty_like(x))
+    return torch.logcumsumexp(x, -1)
+
+
 def library_attention(q, k, v, excluded, scale, causal):
     """softmax(scale * q k^T) v without the keys that are excluded; the scale is the head's size to the power of -1/2 if not given."""
     scale = q.shape[3] ** -0.5 if scale is None else scale
@@ -166,7 +184,7 @@ def library_distances(x, z, euclid):
 
 def library_ranked(x, rank, nan_wins):
     """The element of a rank along the last axis: the median, which is NaN where a NaN is, or the k-th value."""
-    if ranks_apply(x) and _is_slow_to_sort(x):
+    if ranks_apply(x) and x.shape[-1] <= MOST_COLS and _is_slow_to_sort(x):
         return ranked(x, rank, nan_wins)
     return (x.median(-1) if nan_wins else x.kthvalue(rank + 1, -1)).values
 

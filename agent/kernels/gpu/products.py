@@ -132,17 +132,43 @@ def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, 
         )
 
 
+@triton.jit
+def _unpacked(UNPACK: tl.constexpr, row, k, first, rows, ks, p0, p1, p2, p3):
+    """Elements of w (rows, ks) at some rows, of the shape (..., 1) or (1, ...), and places k in them, of the other.
+
+    UNPACK computes them from what lies at p0 to p3. ``first`` is the place where the step begins to which all k belong, or again k.
+    """
+    there = (row < rows) & (k < ks)
+    return tl.where(there, UNPACK(row, k, first, there, row < rows, p0, p1, p2, p3), 0.0)
+
+
+@triton.jit(do_not_specialize=["rows", "ks"])
+def _unpack(p0, p1, p2, p3, out_ptr, rows, ks, UNPACK: tl.constexpr, BLOCK: tl.constexpr):
+    """Writes w (rows, ks)."""
+    row = (tl.program_id(0) * 4 + tl.arange(0, 4))[:, None]
+    k = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    w = _unpacked(UNPACK, row, tl.minimum(k, ks - 1), tl.minimum(k, ks - 1), rows, ks, p0, p1, p2, p3)
+    tl.store(out_ptr + row.to(tl.int64) * ks + k, w, mask=(row < rows) & (k < ks))
+
+
 @triton.jit(do_not_specialize=["m", "n", "ks", "per"])
-def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, flag_ptr, out_ptr, m, n, ks, per, to_part, to_row, to_col,
-                  BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr, FLAG_ROWS: tl.constexpr):  # fmt: skip
-    """At most BM rows of x times rows of w, which is read once: split in registers, with a scale for each row and step."""
+def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, p0, p1, p2, p3, flag_ptr, out_ptr, m, n, ks, per, to_part, to_row, to_col,
+                  UNPACK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr,
+                  FLAG_ROWS: tl.constexpr):  # fmt: skip
+    """At most BM rows of x times rows of w, which is read once: split in registers, with a scale for each row and step.
+
+    UNPACK computes the elements of a w that does not lie in memory from what lies at p0 to p3.
+    """
     col, row = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BM)
     total = tl.zeros((BN, BM), dtype=tl.float32)
     all_fit = tl.full((BN,), 1, dtype=tl.int32)
     first = tl.program_id(1) * per
     for step in tl.range(first, tl.minimum(first + per, tl.cdiv(ks, STEP))):
         k = step * STEP
-        w = w_tiles.load([tl.program_id(0) * BN, k])
+        if UNPACK is None:
+            w = w_tiles.load([tl.program_id(0) * BN, k])
+        else:
+            w = _unpacked(UNPACK, col[:, None], (k + tl.arange(0, STEP))[None, :], k, n, ks, p0, p1, p2, p3)
         exponent, fits = scale_exponent(tl.max(w.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
         all_fit = tl.minimum(all_fit, fits.to(tl.int32))
         w *= power_of_two(13 - exponent)[:, None]
@@ -175,9 +201,9 @@ def _add_parts(parts_ptr, bias_ptr, out_ptr, parts, m, n, alpha, beta, out_row, 
 
 
 @triton.jit(do_not_specialize=["m", "n", "ks"])
-def _mend(a_ptr, b_ptr, a_flag_ptr, b_flag_ptr, bias_ptr, out_ptr, m, n, ks, alpha, beta, a_batch, a_row, a_k, b_batch, b_k, b_col,
-          out_batch, out_row, out_col, bias_batch, bias_row, bias_col,
-          HAS_BIAS: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr):  # fmt: skip
+def _mend(a_ptr, b_ptr, p1, p2, p3, a_flag_ptr, b_flag_ptr, bias_ptr, out_ptr, m, n, ks, alpha, beta, a_batch, a_row, a_k,
+          b_batch, b_k, b_col, out_batch, out_row, out_col, bias_batch, bias_row, bias_col,
+          UNPACK: tl.constexpr, HAS_BIAS: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr):  # fmt: skip
     """Computes tiles with flagged rows or columns again, by float32 multiply-adds."""
     batch = tl.program_id(2).to(tl.int64)
     a_flag = tl.load(a_flag_ptr + batch * tl.cdiv(m, TILE) + tl.program_id(0))
@@ -192,8 +218,14 @@ def _mend(a_ptr, b_ptr, a_flag_ptr, b_flag_ptr, bias_ptr, out_ptr, m, n, ks, alp
                     k = (first + tl.arange(0, 16)).to(tl.int64)
                     a = tl.load(a_ptr + batch * a_batch + row[:, None] * a_row + k[None, :] * a_k,
                                 mask=(row < m)[:, None] & (k < ks)[None, :], other=0.0)  # fmt: skip
-                    b = tl.load(b_ptr + batch * b_batch + k[:, None] * b_k + col[None, :] * b_col,
-                                mask=(k < ks)[:, None] & (col < n)[None, :], other=0.0)  # fmt: skip
+                    if UNPACK is None:
+                        b = tl.load(b_ptr + batch * b_batch + k[:, None] * b_k + col[None, :] * b_col,
+                                    mask=(k < ks)[:, None] & (col < n)[None, :], other=0.0)  # fmt: skip
+                    else:
+                        at_k = (first + tl.arange(0, 16))[:, None]
+                        b = _unpacked(
+                            UNPACK, col.to(tl.int32)[None, :], at_k, first, n, ks, b_ptr, p1, p2, p3
+                        )
                     total = tl.dot(a, b, total, input_precision="ieee")
                 there = (row < m)[:, None] & (col < n)[None, :]
                 total *= alpha
@@ -259,15 +291,17 @@ def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
     return out
 
 
-def mend(a, b, a_flag, b_flag, out, bias, alpha, beta):
-    """Compute the flagged tiles of `product` again."""
+def mend(a, b, a_flag, b_flag, out, bias, alpha, beta, unpack=None):
+    """Compute the flagged tiles of `product` again; b is what it is unpacked from if there is an ``unpack``."""
     batches, m, ks = a.shape
-    n = b.shape[2]
+    n = out.shape[2]
+    sources = b if unpack else [b] * 4
+    strides = (0, 0, 0) if unpack else b.stride()
     bias_view = out if bias is None else bias.expand(out.shape)
     launch(
-        _mend, (-(-m // FLAG_ROWS), -(-n // FLAG_ROWS), batches), (a, b, a_flag, b_flag, bias_view, out),
-        (m, n, ks, alpha, beta, *a.stride(), *b.stride(), *out.stride(), *bias_view.stride()),
-        HAS_BIAS=bias is not None, TILE=FLAG_ROWS, PART=32,
+        _mend, (-(-m // FLAG_ROWS), -(-n // FLAG_ROWS), batches), (a, *sources, a_flag, b_flag, bias_view, out),
+        (m, n, ks, alpha, beta, *a.stride(), *strides, *out.stride(), *bias_view.stride()),
+        UNPACK=unpack, HAS_BIAS=bias is not None, TILE=FLAG_ROWS, PART=32,
     )  # fmt: skip
 
 
@@ -279,9 +313,12 @@ def is_few(x, w):
     )  # fmt: skip
 
 
-def few(x, w, out, bias, alpha, beta):
-    """out (m, n) = alpha * x (m, k) @ w (n, k)^T + beta * bias (m, n), for `is_few`."""
-    (m, ks), n = x.shape, w.shape[0]
+def few(x, w, out, bias, alpha, beta, unpack=None):
+    """out (m, n) = alpha * x (m, k) @ w (n, k)^T + beta * bias (m, n), for `is_few`.
+
+    With ``unpack``, a function of Triton's, w is four tensors from which it computes an element.
+    """
+    (m, ks), n = x.shape, out.shape[1]
     left = Parts(x[None])
     tile_m = max(16, triton.next_power_of_2(m))
     tile_n, warps = (128, 8) if tile_m >= 64 else (64, 4)
@@ -292,11 +329,14 @@ def few(x, w, out, bias, alpha, beta):
     parts = torch.empty((splits, m, n), dtype=torch.float32, device=x.device)
     flag = torch.zeros((1, -(-n // FLAG_ROWS)), dtype=torch.int32, device=x.device)
     x_tiles = [TensorDescriptor.from_tensor(part, [tile_m, STEP_K]) for part in (left.high, left.low)]
+    if unpack:
+        w_tiles, sources = x_tiles[0], w
+    else:
+        w_tiles, sources = TensorDescriptor.from_tensor(w, [tile_n, STEP_K]), [parts] * 4
     launch(
-        _multiply_few, (n_tiles, splits),
-        (*x_tiles, left.scale, TensorDescriptor.from_tensor(w, [tile_n, STEP_K]), flag, parts),
+        _multiply_few, (n_tiles, splits), (*x_tiles, left.scale, w_tiles, *sources, flag, parts),
         (m, n, ks, per, *parts.stride()),
-        BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS, num_warps=warps, num_stages=3,
+        UNPACK=unpack, BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS, num_warps=warps, num_stages=3,
     )  # fmt: skip
     bias_view = out if bias is None else bias
     launch(
@@ -304,7 +344,15 @@ def few(x, w, out, bias, alpha, beta):
         (splits, m, n, alpha, beta, *out.stride(), *bias_view.stride()),
         HAS_BIAS=bias is not None, BLOCK=1024,
     )  # fmt: skip
-    mend(x[None], w.t()[None], left.flag, flag, out[None], None if bias is None else bias[None], alpha, beta)
+    b = w if unpack else w.t()[None]
+    mend(x[None], b, left.flag, flag, out[None], None if bias is None else bias[None], alpha, beta, unpack)
+
+
+def unpacked(sources, unpack, out):
+    """The matrix out (rows, ks) float32 of what ``unpack`` computes from four tensors."""
+    rows, ks = out.shape
+    launch(_unpack, (-(-rows // 4), -(-ks // 512)), (*sources, out), (rows, ks), UNPACK=unpack, BLOCK=512)
+    return out
 
 
 def processors(device):

@@ -1,7 +1,8 @@
 """Order statistics of rows: the k largest or smallest elements with their places, and the element of a rank.
 
 Rows stay in registers as integers that are ordered like their elements, NaN above all others. A few largest elements are taken one
-by one; an element of any rank is found bit by bit, by counting what is smaller.
+by one; an element of any rank is found bit by bit, by counting what is smaller. More of the largest, or those of longer rows, are
+what is left of pieces of the row when all below their element of that rank is dropped, and are sorted.
 """
 
 import torch
@@ -11,7 +12,8 @@ import triton.language as tl
 from agent.kernels.gpu.launching import launch
 
 MOST_COLS = 32768  # of a row that one program holds
-MOST_TAKEN = 16
+ONE_BY_ONE = 16  # elements; with more, pieces are sorted
+SORTED_PIECE = 16384
 NAN = tl.constexpr(0x7FFFFFFE)
 LOWEST = tl.constexpr(-0x80000000)  # below every element, either way
 
@@ -79,29 +81,86 @@ def _ranked(x_ptr, out_ptr, rows, cols, rank, NAN_WINS: tl.constexpr, ROWS: tl.c
     tl.store(out_ptr + row, value, mask=row < rows)
 
 
+@triton.jit(do_not_specialize=["rows", "cols", "taken"])
+def _leaders(x_ptr, key_ptr, col_ptr, rows, cols, taken, LARGEST: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+             TAKEN: tl.constexpr):  # fmt: skip
+    """The first elements by size of a piece of some rows, in the order of the row: their keys and columns, TAKEN places for each."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    col = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    there = (row < rows)[:, None] & (col < cols)[None, :]
+    x = tl.load(x_ptr + row[:, None] * cols + col[None, :], mask=there, other=0.0).to(tl.float32)
+    key = _ordered(x)
+    if not LARGEST:
+        key = ~key
+    key = tl.where(there, key, LOWEST)
+    unsigned = (key ^ LOWEST).to(tl.uint32, bitcast=True)
+    last = tl.zeros((ROWS,), dtype=tl.uint32)
+    for step in tl.static_range(32):
+        trial = last | (1 << (31 - step))
+        as_large = tl.sum((unsigned >= trial[:, None]).to(tl.int32), axis=1)
+        last = tl.where(as_large >= taken, trial, last)
+    above, equal = unsigned > last[:, None], unsigned == last[:, None]
+    missing = taken - tl.sum(above.to(tl.int32), axis=1)
+    chosen = above | (equal & (tl.cumsum(equal.to(tl.int32), axis=1) <= missing[:, None]))
+    place = tl.cumsum(chosen.to(tl.int32), axis=1) - 1
+    to = (row[:, None] * tl.num_programs(1) + tl.program_id(1)) * TAKEN + place
+    chosen &= (row < rows)[:, None]
+    tl.store(key_ptr + to, key, mask=chosen)
+    tl.store(col_ptr + to, tl.broadcast_to(col[None, :], (ROWS, COLS)), mask=chosen)
+
+
+@triton.jit(do_not_specialize=["cols", "taken", "pieces"])
+def _best(
+    x_ptr, key_ptr, col_ptr, value_ptr, place_ptr, cols, taken, pieces, TAKEN: tl.constexpr, ALL: tl.constexpr
+):
+    """The first elements of a row by size, and where they are, from its pieces' first ones."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, ALL)
+    there = (at < pieces * TAKEN) & (at % TAKEN < taken)
+    key = tl.load(key_ptr + row * pieces * TAKEN + at, mask=there, other=LOWEST)
+    col = tl.load(col_ptr + row * pieces * TAKEN + at, mask=there, other=0x7FFFFFFF)
+    both = (key.to(tl.int64) << 32) | (0x7FFFFFFF - col).to(tl.int64)  # the first of equals first
+    col = 0x7FFFFFFF - (tl.sort(both, descending=True) & 0xFFFFFFFF)
+    to = row * taken + at
+    value = tl.load(x_ptr + row * cols + col, mask=at < taken)
+    tl.store(value_ptr + to, value, mask=at < taken)
+    tl.store(place_ptr + to, col, mask=at < taken)
+
+
 def ranks_apply(x):
-    """Whether `top` and `ranked` can look at the rows along the last axis of x."""
+    """Whether `top` can look at the rows along the last axis of x; `ranked` at those of up to MOST_COLS."""
     return (
         x.is_cuda and x.dtype in (torch.float32, torch.float16, torch.bfloat16) and x.is_contiguous()
-        and x.numel() > 0 and 0 < x.shape[-1] <= MOST_COLS
+        and x.numel() > 0 and 0 < x.shape[-1] <= 1 << 20
     )  # fmt: skip
 
 
-def _grid(x):
+def _grid(x, most=MOST_COLS):
     """How many rows, and the tile of a program: short rows share one, long ones have up to 16 warps."""
     cols = x.shape[-1]
-    rows, width = x.numel() // cols, triton.next_power_of_2(cols)
+    rows, width = x.numel() // cols, min(most, triton.next_power_of_2(cols))
     per = max(1, 2048 // width)
     options = {"ROWS": per, "COLS": width, "num_warps": max(4, min(16, width // 1024))}
-    return rows, (-(-rows // per),), options
+    return rows, (-(-rows // per), -(-cols // width)), options
 
 
 def top(x, taken, largest):
     """Values, of x's dtype, and places (int64) of the largest or smallest elements along the last axis; ``taken`` of each row."""
-    rows, grid, options = _grid(x)
+    cols = x.shape[-1]
     values = torch.empty((*x.shape[:-1], taken), dtype=x.dtype, device=x.device)
     places = torch.empty(values.shape, dtype=torch.int64, device=x.device)
-    launch(_top, grid, (x, values, places), (rows, x.shape[-1], taken), LARGEST=largest, **options)
+    if taken <= ONE_BY_ONE and cols <= MOST_COLS:
+        rows, grid, options = _grid(x)
+        launch(_top, grid, (x, values, places), (rows, cols, taken), LARGEST=largest, **options)
+        return values, places
+    rows, grid, options = _grid(x, max(SORTED_PIECE, triton.next_power_of_2(taken)))
+    pieces, padded = grid[1], triton.next_power_of_2(taken)
+    keys, columns = torch.empty((2, rows, pieces, padded), dtype=torch.int32, device=x.device)
+    launch(_leaders, grid, (x, keys, columns), (rows, cols, taken), LARGEST=largest, TAKEN=padded, **options)
+    launch(
+        _best, (rows,), (x, keys, columns, values, places), (cols, taken, pieces),
+        TAKEN=padded, ALL=triton.next_power_of_2(pieces) * padded, num_warps=4,
+    )  # fmt: skip
     return values, places
 
 

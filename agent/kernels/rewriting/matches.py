@@ -51,6 +51,9 @@ def made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None] 
         is_long = dim == x.dim() - 1 and hint(x.shape[-1]) >= LONG_ROW
         if alone and is_long and given["dtype"] is None and x.dtype == torch.float32:
             return "softmax", [first, name == "log_softmax"], None
+    elif name == "logcumsumexp":
+        if x.dim() > 0 and given["dim"] % x.dim() == x.dim() - 1 and x.dtype == torch.float32:
+            return "running_logsumexp", [first], None
     elif name in ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"):
         transposed = "transpose" in name
         pads = given["padding"]

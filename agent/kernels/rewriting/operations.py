@@ -16,6 +16,7 @@ _LIBRARY.define(
 )
 _LIBRARY.define("max_pool(Tensor x, int[] taps, int[] stride, int[] padding, int[] dilation) -> Tensor")
 _LIBRARY.define("softmax(Tensor x, bool log) -> Tensor")
+_LIBRARY.define("running_logsumexp(Tensor x) -> Tensor")
 _LIBRARY.define(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? excluded, float? scale, bool causal) -> Tensor"
 )
@@ -23,6 +24,7 @@ _LIBRARY.define("distances(Tensor x, Tensor z, bool euclid) -> Tensor")
 _LIBRARY.define("ranked(Tensor x, int rank, bool nan_wins) -> Tensor")
 _LIBRARY.define("scatter(Tensor out, Tensor index, Tensor x, str kind) -> Tensor")
 _LIBRARY.define("count(Tensor out, Tensor index) -> Tensor")
+_LIBRARY.define("packed(Tensor x, Tensor[] sources, int rows, str element) -> Tensor")
 _LIBRARY.define("top(Tensor x, int taken, bool largest, bool stable) -> (Tensor, Tensor)")
 
 
@@ -62,6 +64,11 @@ def _softmax(x: torch.Tensor, log: bool) -> torch.Tensor:
     return x.new_empty(x.shape)
 
 
+@torch.library.register_fake("kernelwright::running_logsumexp", lib=_LIBRARY)
+def _running_logsumexp(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
 @torch.library.register_fake("kernelwright::attention", lib=_LIBRARY)
 def _attention(
     q: torch.Tensor,
@@ -88,6 +95,11 @@ def _ranked(x: torch.Tensor, rank: int, nan_wins: bool) -> torch.Tensor:
 def _top(x: torch.Tensor, taken: int, largest: bool, stable: bool) -> tuple[torch.Tensor, torch.Tensor]:
     values = x.new_empty((*x.shape[:-1], taken))
     return values, torch.empty_like(values, dtype=torch.int64)
+
+
+@torch.library.register_fake("kernelwright::packed", lib=_LIBRARY)
+def _packed(x: torch.Tensor, sources: list[torch.Tensor], rows: int, element: str) -> torch.Tensor:
+    return x.new_empty((x.shape[0], rows))
 
 
 @torch.library.register_fake("kernelwright::scatter", lib=_LIBRARY)

@@ -9,8 +9,9 @@ import torch
 
 from agent.kernels.rewriting.nodes import add_call, arguments_of, aten, operation, replace, value_of
 
-#: Elements that are taken one by one, and of a row that one program holds.
-MOST_TAKEN = 16
+#: Elements of a row that are taken, of a row of which some are, and of one that one program holds.
+MOST_TAKEN = 64
+LONGEST_ROW = 1 << 20
 MOST_COLS = 32768
 
 
@@ -29,7 +30,7 @@ def order_statistic(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
         or not x.is_contiguous()
         or x.dim() == 0
         or not isinstance(x.shape[-1], int)
-        or not 0 < x.shape[-1] <= MOST_COLS
+        or not 0 < x.shape[-1] <= (LONGEST_ROW if name in ("topk", "sort") else MOST_COLS)
         or given.get("dim", None) not in (-1, x.dim() - 1)
     ):
         return False
@@ -53,6 +54,14 @@ def order_statistic(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
             top = torch.ops.kernelwright.top.default
             new = add_call(graph, top, given["self"], taken, largest, name == "sort")
             parts = {place: add_call(graph, operator.getitem, new, place) for place in used}
+    for weights in [user for user in used[0].users if operation(user) == "softmax"] if 0 in used else []:
+        # Sums do not depend on the order.
+        with graph.inserting_before(weights):
+            most = add_call(graph, aten.amax.default, given["self"], [-1], True)
+            total = add_call(graph, aten.exp.default, add_call(graph, aten.sub.Tensor, given["self"], most))
+            total = add_call(graph, aten.sum.dim_IntList, total, [-1], True)
+            first = add_call(graph, aten.exp.default, add_call(graph, aten.sub.Tensor, parts[0], most))
+            replace(graph, weights, add_call(graph, aten.div.Tensor, first, total))
     for place, user in used.items():
         replace(graph, user, parts[place])
     graph.erase_node(node)
@@ -74,7 +83,22 @@ def _first_ones(nodes: Any, axis: int) -> int | None:
                         count = given["index"] + 1
                 elif name == "slice":
                     count = _first_ones([user], axis)
+            elif name == "softmax" and value_of(user).dtype == value_of(node).dtype == torch.float32:
+                count = _first_ones([user], axis) if arguments_of(user)["dim"] in (-1, axis) else None
+            elif name == "gather" and arguments_of(user)["self"] is node:
+                count = _most_chosen(arguments_of(user), axis)
             if not isinstance(count, int) or count < 1:
                 return None
             most = max(most, count)
     return most
+
+
+def _most_chosen(given: dict[str, Any], axis: int) -> Any:
+    """How many of the first elements `gather` may choose, if its index is the place of a row's largest element; else None."""
+    index = given["index"]
+    if operation(index) not in ("argmax", "argmin") or given["dim"] not in (-1, axis):
+        return None
+    chosen, row = arguments_of(index), value_of(index.args[0])
+    return (
+        row.shape[-1] if row.dim() == axis + 1 and chosen["dim"] in (-1, axis) and chosen["keepdim"] else None
+    )

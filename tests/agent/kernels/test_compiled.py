@@ -23,6 +23,7 @@ from agent.kernels.gpu import (
     products,
     ranks,
     rows,
+    scans,
     scatters,
     tiny,
     windows,
@@ -44,6 +45,16 @@ def _gelu_and_more(x, a, b):  # type: ignore[no-untyped-def]
     return 0.5 * x * (1.0 + tl.erf(x * 0.7071)) + a + b
 
 
+@triton.jit
+def _four_bits(row, k, first, there, row_there, p0, p1, p2, p3):  # type: ignore[no-untyped-def]
+    codes = tl.load(p0 + row * 2048 + k // 2, mask=there, other=0)
+    code = tl.where(k % 2 == 0, codes & 15, codes >> 4).to(tl.float32)
+    zero = tl.load(p1 + row * 64 + first // 64, mask=row_there, other=0).to(tl.float32)
+    return (code - zero) * tl.load(p2 + row * 64 + first // 64, mask=row_there, other=0)
+
+
+SOURCES = {"p0": "*u8", "p1": "*u8", "p2": "*fp32", "p3": "*fp32"}
+
 KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] = {
     "product": (
         products._multiply,
@@ -53,10 +64,23 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "few rows": (
         products._multiply_few,
-        {"BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "FLAG_ROWS": 128},
+        {"UNPACK": None, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "FLAG_ROWS": 128},
         dict.fromkeys(("x_high", "x_low"), "tensordesc<fp16[128,64]>")
-        | {"w_tiles": "tensordesc<fp32[128,64]>"},
+        | {"w_tiles": "tensordesc<fp32[128,64]>"}
+        | SOURCES,
         {"num_warps": 8, "num_stages": 3},
+    ),
+    "packed weights": (
+        products._multiply_few,
+        {"UNPACK": _four_bits, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "FLAG_ROWS": 128},
+        dict.fromkeys(("x_high", "x_low", "w_tiles"), "tensordesc<fp16[128,64]>") | SOURCES,
+        {"num_warps": 8, "num_stages": 3},
+    ),
+    "unpacked weights": (
+        products._unpack,
+        {"UNPACK": _four_bits, "BLOCK": 512},
+        SOURCES,
+        {"num_warps": 4, "num_stages": 3},
     ),
     "convolution": (
         convolutions._convolve,
@@ -136,6 +160,24 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         {},
         {"num_warps": 16, "num_stages": 3},
     ),
+    "leaders": (
+        ranks._leaders,
+        {"LARGEST": True, "ROWS": 1, "COLS": 16384, "TAKEN": 64},
+        {"key_ptr": "*i32", "col_ptr": "*i32"},
+        {"num_warps": 16, "num_stages": 3},
+    ),
+    "best": (
+        ranks._best,
+        {"TAKEN": 64, "ALL": 512},
+        {"key_ptr": "*i32", "col_ptr": "*i32"},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "running logsumexp": (
+        scans._running_logsumexp,
+        {"PART": 4096},
+        {},
+        {"num_warps": 8, "num_stages": 3},
+    ),
     "ranked": (
         ranks._ranked,
         {"NAN_WINS": True, "ROWS": 4, "COLS": 512},
@@ -164,6 +206,7 @@ HALVES = ("high_ptr", "low_ptr")
 ABOVE_8 = (
     "product",
     "few rows",
+    "packed weights",
     "convolution",
     "convolution and more",
     "transposed convolution",

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from evaluator.roles import interpreted
 interpreted.prepare()
-from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, scatters, tiny, windows
+from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, scans, scatters, tiny, windows
 torch.manual_seed(0)
 found = []
 def compare(name, out, exact, float32):
@@ -197,10 +197,22 @@ print(json.dumps(found))
 """
 
 
+SCANS = """
+for rows, cols in ((3, 1), (2, 100), (3, 700)):
+    x = 20 * torch.randn(rows, cols)
+    if cols > 1:
+        x[0, :5], x[1, 40:], x[0, 60] = -torch.inf, -torch.inf, torch.nan
+        x[1, 30], x[-1, 0], x[-1, 70:90] = torch.inf, -torch.inf, 300.0
+    scans.PART = 256
+    compare(f"{rows} {cols}", scans.running_logsumexp(x, torch.full_like(x, 7.0)), x.double().logcumsumexp(-1), x.logcumsumexp(-1))
+print(json.dumps(found))
+"""
+
+
 @pytest.mark.parametrize(
     "program",
-    [PRODUCTS, CONVOLUTIONS, WINDOWS, ATTENTION],
-    ids=["products", "convolutions", "windows", "attention"],
+    [PRODUCTS, CONVOLUTIONS, WINDOWS, ATTENTION, SCANS],
+    ids=["products", "convolutions", "windows", "attention", "scans"],
 )
 def test_kernels_are_as_accurate_as_float32_and_keep_inf_and_nan(tmp_path: Path, program: str) -> None:
     rows = run_program(tmp_path, _START + program)
@@ -235,6 +247,19 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
         if not same(ranks.ranked(x, (shape[-1] - 1) // 2, True), x.median(-1).values):
             wrong.append("median")
         found.append({"name": f"{dtype} {shape}", "wrong": wrong})
+ranks.SORTED_PIECE, ranks.MOST_COLS = 256, 2048
+x = torch.randn(3, 1500).round(decimals=1)
+x[0, 7:1400:7], x[1, 9], x[1, 900], x[2, 3:] = torch.nan, torch.inf, -torch.inf, -torch.inf
+for taken in (17, 50, 64):
+    for largest in (True, False):
+        for each in (x, x[:, :300].contiguous(), x[:, :taken].contiguous(), x.bfloat16(), torch.cat([x] * 2, 1)):
+            values, places = ranks.top(each, taken, largest)
+            wanted, at = each.sort(dim=-1, descending=largest, stable=True)
+            right = same(values, wanted[:, :taken]) and torch.equal(places, at[:, :taken])
+            found.append({"name": f"{taken} of {each.shape[1]}", "wrong": [] if right else [largest]})
+values, places = ranks.top(torch.cat([x] * 2, 1), 3, True)
+wanted, at = torch.cat([x] * 2, 1).sort(dim=-1, descending=True, stable=True)
+found.append({"name": "few of a long row", "wrong": [] if torch.equal(places, at[:, :3]) else [3]})
 print(json.dumps(found))
 """
 

@@ -69,7 +69,7 @@ def convolution(*given):
     return names[result] if after else x
 
 rewriting._LIBRARY.impl("convolution", convolution, "CPU")
-for name in ("max_pool", "distances", "ranked", "top", "scatter", "count"):
+for name in ("max_pool", "distances", "ranked", "top", "running_logsumexp", "scatter", "count"):
     rewriting._LIBRARY.impl(name, getattr(calls, "library_" + name), "CPU")
 torch.manual_seed(0)
 model = reference.Model().eval().requires_grad_(False)
@@ -236,7 +236,7 @@ def test_pointwise_operations_join_a_convolution_where_the_compiler_would_read_i
     assert joined == "", "what a sum reads joins the sum"
     assert found["operands"] == [0, 1, 1, 0, 0, 0, 0]
     assert found["bias"] == [False, True, True, True, True, False, False]
-    functions = function_text("first", first) + function_text("up", up)
+    functions = function_text("first", first, "x, a, b") + function_text("up", up, "x, a, b")
     (tmp_path / "candidate.py").write_text(kernels() + functions)
     errors = run_program(tmp_path, INTERPRETED + KERNELS)["errors"]
     assert max(errors) < 5e-6, errors
@@ -251,7 +251,15 @@ class Model(nn.Module):
     def forward(self, x, z, y):
         ordered, places = torch.sort(x, dim=-1, descending=True, stable=True)
         best, at = x.topk(3, dim=-1, largest=False)
+        likely, token = torch.sort(x, dim=-1, descending=True, stable=True)
+        likely = torch.softmax(likely, -1)[:, :20]
+        free, which = torch.sort(x, dim=-1, stable=True)
         return (
+            likely.cumsum(-1),
+            token.gather(-1, likely.sin().argmax(-1, keepdim=True)),
+            torch.logcumsumexp(x, -1),
+            which.gather(-1, x.argmax(-1, keepdim=True)),  # stays: of all
+            torch.softmax(free, -1).sum(-1),
             ordered[:, :4].exp(),
             places[..., 1],
             best + at,
@@ -264,7 +272,7 @@ class Model(nn.Module):
             torch.sort(x, dim=-1, descending=True).values.sum(-1),
             x.median(dim=-1).indices,
             x.topk(2, dim=0).values,
-            x.topk(30, dim=-1).values,
+            x.topk(70, dim=-1).values,
             torch.cdist(z, y),
             torch.sort(x, dim=-1).values[:, 3:],
             torch.sort(x, dim=-1).values[:, -1],
@@ -272,7 +280,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(6, 40), torch.randn(30, 5), torch.randn(33, 5)]
+    return [torch.randn(6, 80), torch.randn(30, 5), torch.randn(33, 5)]
 
 
 def get_init_inputs():
@@ -282,8 +290,10 @@ def get_init_inputs():
 
 def test_order_statistics_and_distances_are_the_library_s_where_torch_would_be_called(tmp_path: Path) -> None:
     found = rewritten(tmp_path, ORDERS)
-    assert found["same"] == [True] * 15
-    assert found["library"] == ["top"] * 2 + ["ranked"] * 2 + ["distances"] * 3
+    assert found["same"] == [True] * 20
+    assert (
+        sorted(found["library"]) == ["distances"] * 3 + ["ranked"] * 2 + ["running_logsumexp"] + ["top"] * 3
+    )
 
 
 NORMS = """

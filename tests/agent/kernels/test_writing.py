@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from agent.kernels.writing import as_replayed, kernels, with_library
+import pytest
+
+from agent.kernels.writing import as_replayed, kernels, rewriting_text, with_library
 
 MODULE = """
 from torch._inductor.select_algorithm import extern_kernels
@@ -53,8 +55,21 @@ def test_the_text_of_the_kernels_needs_nothing_of_this_project() -> None:
         for name in ([node.module] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
     }
     assert imported == {"math", "torch", "triton", "triton.language", "triton.tools.tensor_descriptor"}
-    defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    assert len(defined) == len(set(defined))
+    defined = names_of(tree)
     assert {"library_mm", "library_addmm", "library_bmm", "library_baddbmm", "library_convolution"} <= set(
         defined
     )
+
+
+def names_of(tree: ast.Module) -> list[str]:
+    """Of functions, classes and other values of a module."""
+    named = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    targets = [one for node in tree.body if isinstance(node, ast.Assign) for one in node.targets]
+    targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
+    return [*named, *(ast.unparse(one) for one in targets)]
+
+
+@pytest.mark.parametrize("text", [kernels(), rewriting_text()], ids=["kernels", "rewriting"])
+def test_no_file_of_a_joined_text_takes_a_name_of_another(text: str) -> None:
+    defined = names_of(ast.parse(text))
+    assert [name for name in set(defined) if defined.count(name) > 1] == []

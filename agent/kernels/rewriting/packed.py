@@ -1,0 +1,279 @@
+"""Products with weights that are computed from packed ones: a kernel computes them where it needs them, and none is written."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from typing import Any
+
+import torch
+
+from agent.kernels.rewriting.nodes import (
+    add_call,
+    arguments_of,
+    aten,
+    is_operation,
+    only_used,
+    operation,
+    value_of,
+    writes,
+)
+
+#: Tensors that weights are computed from, and how much smaller than float32 weights they are together at least.
+MOST_SOURCES = 4
+LEAST_PACKED = 2
+#: Places that a kernel computes together, see `agent.kernels.gpu.products`.
+STEP_K = 64
+
+
+def packed_linear(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
+    """What gives the product of a node with packed weights, or None for other nodes."""
+    name = operation(node)
+    if name not in ("linear", "mm", "matmul") or any(writes(one) for one in graph.nodes):
+        return None
+    given = arguments_of(node)
+    x, weight = (given["input"], given["weight"]) if name == "linear" else node.args[:2]
+    to, w = value_of(x), value_of(only_used(weight))
+    if (
+        not all(isinstance(one, torch.Tensor) and one.dtype == torch.float32 for one in (to, w))
+        or weight.op == "placeholder" or w.dim() != 2 or to.dim() < (1 if name == "linear" else 2)
+        or not all(isinstance(size, int) and size > 0 for size in w.shape) or w.numel() >= 1 << 31
+    ):  # fmt: skip
+        return None
+    element = Element()
+    result = element.of(weight, ["row", "k"] if name == "linear" else ["k", "row"])
+    sources = list(element.sources)
+    held_bytes = sum(value_of(one).numel() * value_of(one).element_size() for one in sources)
+    if result is None or not sources or LEAST_PACKED * held_bytes > 4 * w.numel():
+        return None
+    rows, ks = w.shape if name == "linear" else w.shape[::-1]
+    with graph.inserting_before(node):
+        flat = add_call(graph, aten.reshape.default, x, [-1, ks])
+        text = "; ".join([*element.statements, result])
+        out = add_call(graph, torch.ops.kernelwright.packed.default, flat, sources, rows, text)
+        out = add_call(graph, aten.reshape.default, out, [*to.shape[:-1], rows])
+        if given.get("bias") is not None:
+            out = add_call(graph, aten.add.Tensor, out, given["bias"])
+        return out
+
+
+class Element:
+    """Text in Triton's language that computes an element of a tensor from tensors in memory.
+
+    Attributes:
+        statements: each gives a name to an expression of earlier names and of the parameters of an UNPACK, see
+            `agent.kernels.gpu.products`.
+        sources: the tensors in memory, in the order of the pointers.
+    """
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+        self.sources: dict[torch.fx.Node, str] = {}
+        self._names: dict[str, str] = {}
+        #: Names whose values differ among the k of a step.
+        self._differ = {"k", "there"}
+
+    def of(self, node: Any, index: list[str]) -> str | None:
+        """The name of a node's element at an index of names and numbers; None where it cannot be computed."""
+        value = value_of(node)
+        if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
+            return None
+        if node.op == "placeholder":
+            return self._loaded(node, value, index)
+        given, name = arguments_of(node) if operation(node) else {}, operation(node)
+        if name in _OPERATORS:
+            return self._binary(node, given, index, value)
+        if name in ("neg", "exp2") and value.dtype == torch.float32:
+            x = self.of(given["self"], index)
+            return x and self._named(f"-{x}" if name == "neg" else f"tl.exp2({x})")
+        if name in ("to", "_to_copy"):
+            source, x = value_of(given["self"]), self.of(given["self"], index)
+            exact = value.dtype.is_floating_point or not source.dtype.is_floating_point
+            return x and self._cast(x, source.dtype, value.dtype) if exact else None
+        if name in ("contiguous", "clone", "detach", "alias"):
+            return self.of(given["self"], index)
+        if name == "index":
+            return self._looked_up(given, index)
+        if name == "stack":
+            return self._stacked(given["tensors"], given["dim"] % value.dim(), index)
+        moved = self._moved(node, name, given, index, value)
+        return self.of(*moved) if moved is not None else None
+
+    def _moved(
+        self, node: Any, name: str, given: dict[str, Any], index: list[str], value: torch.Tensor
+    ) -> tuple[Any, list[str]] | None:
+        """Which node holds a view's element, and where."""
+        if node.target is operator.getitem and is_operation(node.args[0], "unbind"):
+            source, dim = node.args[0].args[0], arguments_of(node.args[0])["dim"]
+            dim %= value_of(source).dim()
+            return source, [*index[:dim], str(node.args[1]), *index[dim:]]
+        before: Any = value_of(given.get("self"))
+        if before is None:
+            return None
+        axes, dim = before.dim(), given.get("dim")
+        if name == "unsqueeze":
+            dim = int(given["dim"]) % (axes + 1)
+            return given["self"], [*index[:dim], *index[dim + 1 :]]
+        if name in ("view", "reshape", "flatten", "unflatten", "_unsafe_view", "squeeze"):
+            return given["self"], self._again(index, list(value.shape), list(before.shape))
+        if name == "expand":
+            return given["self"], _broadcast(index, before)
+        if name in ("t", "transpose", "permute", "numpy_T"):
+            order = (
+                list(range(axes))[::-1]
+                if name in ("t", "numpy_T")
+                else list(given.get("dims") or range(axes))
+            )
+            if name == "transpose":
+                one, two = given["dim0"] % axes, given["dim1"] % axes
+                order[one], order[two] = two, one
+            return given["self"], [index[order.index(axis)] for axis in range(axes)]
+        if name == "select" and isinstance(given["index"], int):
+            dim, at = int(given["dim"]) % axes, given["index"] % before.shape[int(given["dim"])]
+            return given["self"], [*index[:dim], str(at), *index[dim:]]
+        if name == "slice" and given["step"] == 1 and isinstance(given["start"] or 0, int):
+            dim = int(given["dim"]) % axes
+            first = given["start"] or 0
+            first += before.shape[dim] if first < 0 else 0
+            index = [*index]
+            index[dim] = self._named(f"{index[dim]} + {first}") if first else index[dim]
+            return given["self"], index
+        if name == "repeat_interleave" and isinstance(given.get("repeats"), int) and dim is not None:
+            index = [*index]
+            index[dim % axes] = self._divided(index[dim % axes], given["repeats"])
+            return given["self"], index
+        return None
+
+    def _named(self, expression: str) -> str:
+        """A name for an expression; the same for the same."""
+        if expression not in self._names:
+            self._names[expression] = f"t{len(self.statements)}"
+            if self._differ & set(re.findall(r"\w+", expression)):
+                self._differ.add(self._names[expression])
+            self.statements.append(f"{self._names[expression]} = {expression}")
+        return self._names[expression]
+
+    def _loaded(self, node: Any, value: torch.Tensor, index: list[str], mask: str = "") -> str | None:
+        if node not in self.sources and len(self.sources) == MOST_SOURCES:
+            return None
+        if value.dtype not in _TRITON_TYPES or value.dtype == torch.bool or value.numel() >= 1 << 31:
+            return None
+        pointer = self.sources.setdefault(node, f"p{len(self.sources)}")
+        parts = [
+            at if step == 1 else f"{at} * {step}"
+            for at, step, size in zip(index, value.stride(), value.shape, strict=True)
+            if size > 1 and at != "0"
+        ]
+        mask = mask or ("there" if self._differ & set(index) else "row_there")
+        return self._named(f"tl.load({' + '.join([pointer, *parts])}, mask={mask}, other=0)")
+
+    def _cast(self, x: str, given: torch.dtype, wanted: torch.dtype) -> str | None:
+        if given == wanted:
+            return x
+        return (
+            self._named(f"{x}.to({_TRITON_TYPES[wanted]})") if {given, wanted} <= set(_TRITON_TYPES) else None
+        )
+
+    def _binary(self, node: Any, given: dict[str, Any], index: list[str], value: torch.Tensor) -> str | None:
+        name = operation(node)
+        if (
+            given.get("alpha", 1) != 1
+            or given.get("rounding_mode") is not None
+            or value.dtype not in _TRITON_TYPES
+        ):
+            return None
+        if value.dtype == torch.bool or (name == "div" and not value.dtype.is_floating_point):
+            return None
+        sides = []
+        for each in (given["self"], given["other"]):
+            if isinstance(each, torch.fx.Node):
+                source = value_of(each)
+                x = self.of(each, _broadcast(index, source)) if isinstance(source, torch.Tensor) else None
+                x = x and self._cast(x, source.dtype, value.dtype)
+                if x is None:
+                    return None
+                sides.append(x)
+            elif isinstance(each, bool) or not isinstance(each, int | float) or not math.isfinite(each):
+                return None
+            else:
+                sides.append(repr(float(each)) if value.dtype.is_floating_point else repr(each))
+        # Of the result's type, as torch computes it, whatever a number beside it would make of it.
+        return self._named(f"({f' {_OPERATORS[name]} '.join(sides)}).to({_TRITON_TYPES[value.dtype]})")
+
+    def _looked_up(self, given: dict[str, Any], index: list[str]) -> str | None:
+        """An element of a table of one dimension."""
+        table, places = value_of(given["self"]), given["indices"]
+        if not isinstance(table, torch.Tensor) or table.dim() != 1 or len(places) != 1:
+            return None
+        if given["self"].op != "placeholder" or value_of(places[0]).dtype not in (torch.int32, torch.int64):
+            return None
+        at = self.of(places[0], index)
+        if at is None:
+            return None
+        size = table.shape[0]
+        at = self._named(f"tl.where({at} < 0, {at} + {size}, {at})")
+        inside = self._named(f"there & ({at} >= 0) & ({at} < {size})")
+        return self._loaded(given["self"], table, [at], inside)
+
+    def _stacked(self, tensors: Any, dim: int, index: list[str]) -> str | None:
+        at, text = index[dim], None
+        for place, each in reversed(list(enumerate(tensors))):
+            x = self.of(each, [*index[:dim], *index[dim + 1 :]])
+            if x is None:
+                return None
+            text = x if text is None else f"tl.where({at} == {place}, {x}, {text})"
+        return text and self._named(text)
+
+    def _again(self, index: list[str], sizes: list[int], before: list[int]) -> list[str]:
+        """The index before a view of other sizes; sizes that are the same on either side stay as they are."""
+        first, last = 0, 0
+        while first < min(len(sizes), len(before)) and sizes[first] == before[first]:
+            first += 1
+        while last < min(len(sizes), len(before)) - first and sizes[-1 - last] == before[-1 - last]:
+            last += 1
+        inner = index[first : len(index) - last]
+        flat = "0"
+        for at, size in zip(inner, sizes[first : len(sizes) - last], strict=True):
+            if size > 1:
+                flat = at if flat == "0" else self._joined(flat, size, at)
+        found = list[str]()
+        middle = before[first : len(before) - last]
+        for place, size in reversed(list(enumerate(middle))):
+            outermost = all(one == 1 for one in middle[:place])
+            found.insert(
+                0, "0" if size == 1 or flat == "0" else flat if outermost else self._named(f"{flat} % {size}")
+            )
+            if size > 1 and not outermost and flat != "0":
+                flat = self._divided(flat, size)
+        return [*index[:first], *found, *index[len(index) - last :]]
+
+    def _divided(self, at: str, size: int) -> str:
+        """at // size; the same for all of a step where a group is of whole steps, so its scale is loaded once for each row."""
+        return self._named(f"{'first' if at == 'k' and size % STEP_K == 0 else at} // {size}")
+
+    def _joined(self, flat: str, size: int, at: str) -> str:
+        """flat * size + at; what was divided is put together again."""
+        texts = {name: text for text, name in self._names.items()}
+        whole, _, divided = texts.get(flat, "").replace("first", "k").partition(" // ")
+        if divided == str(size) and texts.get(at) == f"{whole} % {size}":
+            return whole
+        return self._named(f"{flat} * {size} + {at}")
+
+
+def _broadcast(index: list[str], value: torch.Tensor) -> list[str]:
+    """The index of an operand of fewer or shorter dimensions."""
+    axes = value.dim()
+    return [
+        "0" if size == 1 else at for at, size in zip(index[len(index) - axes :], value.shape, strict=True)
+    ]
+
+
+_OPERATORS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "__and__": "&", "bitwise_and": "&", "__or__": "|", "bitwise_or": "|",
+    "__xor__": "^", "bitwise_xor": "^", "__lshift__": "<<", "bitwise_left_shift": "<<", "__rshift__": ">>", "bitwise_right_shift": ">>",
+}  # fmt: skip
+_TRITON_TYPES = {
+    torch.float32: "tl.float32", torch.float16: "tl.float16", torch.bfloat16: "tl.bfloat16", torch.uint8: "tl.uint8",
+    torch.int8: "tl.int8", torch.int16: "tl.int16", torch.int32: "tl.int32", torch.int64: "tl.int64", torch.bool: "tl.int1",
+}  # fmt: skip
