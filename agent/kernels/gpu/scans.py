@@ -4,7 +4,6 @@ What has been summed is a pair: the maximum, and the sum of the exponentials of 
 the threads of a program scan a part of a row together, and parts follow one another.
 """
 
-import torch
 import triton
 import triton.language as tl
 

@@ -249,3 +249,59 @@ def test_counts_tiny_products_and_small_groups_are_those_of_torch() -> None:
                 x, weight, [stride] * dims, [1] * dims, [1] * dims, False, [0] * dims, 10
             )
         assert error(got, exact) < 3e-7
+
+
+@pytest.mark.parametrize("taken", [17, 50])
+def test_many_of_the_largest_of_a_long_row_are_those_of_a_sorted_row(taken: int) -> None:
+    from agent.kernels.gpu import ranks
+
+    torch.manual_seed(0)
+    for x in (torch.randn(70, 128256, device="cuda"), torch.randn(5000, 300, device="cuda").bfloat16()):
+        x[0, 1:200:3], x[1, 2], x[2, 3] = float("nan"), float("inf"), -float("inf")
+        for _ in range(2):
+            for largest in (True, False):
+                values, places = ranks.top(x, taken, largest)
+                wanted, at = x.sort(dim=-1, descending=largest, stable=True)
+                assert torch.equal(places, at[:, :taken])
+                assert torch.allclose(values, wanted[:, :taken], 0, 0, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(4096, 8192), (3, 100000), (7000, 30)])
+def test_a_running_logsumexp_is_torch_s(shape: tuple[int, int]) -> None:
+    from agent.kernels.gpu import scans
+
+    torch.manual_seed(0)
+    x = 20 * torch.randn(shape, device="cuda")
+    x[1, :5], x[2, 20] = -float("inf"), float("inf")
+    for _ in range(2):
+        out = scans.running_logsumexp(x, torch.empty_like(x))
+        assert torch.allclose(out.double(), x.double().logcumsumexp(-1), 1e-6, 1e-5, equal_nan=True)
+
+
+@triton.jit
+def _four_bits(row, k, first, there, row_there, p0, p1, p2, p3):  # type: ignore[no-untyped-def]
+    codes = tl.load(p0 + row * 2048 + k // 2, mask=there, other=0)
+    code = tl.where(k % 2 == 0, codes & 15, codes >> 4).to(tl.float32)
+    return (code - 8.0) * tl.load(p1 + row * 64 + first // 64, mask=row_there, other=0)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 100, 700])
+def test_packed_weights_are_multiplied_as_accurately_as_those_in_memory(rows: int) -> None:
+    from agent.kernels.gpu import calls
+
+    torch.manual_seed(0)
+    x = torch.randn(rows, 4096, device="cuda")
+    codes = torch.randint(0, 256, (5000, 2048), dtype=torch.uint8, device="cuda")
+    scale = torch.rand(5000, 64, device="cuda") + 0.1
+    scale[3, 5] = float("inf")
+    code = torch.stack([codes & 15, codes >> 4], -1).flatten(1).float() - 8
+    weight = code * scale.repeat_interleave(64, 1)
+    exact, single = x.double() @ weight.double().t(), x @ weight.t()
+    finite = single.isfinite()
+    with pytest.MonkeyPatch.context() as patch:
+        if rows < 128:
+            patch.setattr(torch, "mm", lambda *_, **__: pytest.fail("torch's was called"))
+        for _ in range(2):
+            out = calls.library_packed(x, [codes, scale], 5000, _four_bits)
+            assert torch.equal(out.isfinite(), finite)
+            assert error(out[finite], exact[finite]) <= error(single[finite], exact[finite])
