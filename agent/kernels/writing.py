@@ -46,7 +46,7 @@ _OURS = {"bias_addmm": "addmm"}
 #: Names and parameters of the functions that calls are given: pointwise operations after a convolution, elements of packed weights.
 _FUNCTIONS = {
     "convolution": ("_after", "x, a, b"),
-    "packed": ("_element", "row, k, first, there, row_there, p0, p1, p2, p3"),
+    "packed": ("_element", "row, j, first, there, row_there, p0, p1, p2, p3"),
 }
 
 

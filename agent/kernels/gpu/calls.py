@@ -35,14 +35,13 @@ def library_addmm(bias, a, b, *, alpha=1, beta=1, out):
     return torch.addmm(bias, a, b, alpha=alpha, beta=beta, out=out)
 
 
-def library_packed(x, sources, rows, unpack):
-    """x (m, k) @ w^T for the w (rows, k) that ``unpack`` computes from up to four tensors."""
+def library_packed(x, sources, rows, unpack, parts):
+    """x (m, k) @ w^T for the w (rows, k) that ``unpack`` computes from up to four tensors, ``parts`` neighbors at a time."""
     sources = [*sources, *[sources[0]] * (4 - len(sources))]
     (m, ks), out = x.shape, x.new_empty((x.shape[0], rows))
     if _multiplies(x, out) and 0 < m <= TILE < rows and ks >= 64:
-        few(x, sources, out, None, 1.0, 0.0, unpack)
-        return out
-    w = unpacked(sources, unpack, x.new_empty((rows, ks)))
+        return few(x, sources, out, None, 1.0, 0.0, unpack, parts)
+    w = unpacked(sources, unpack, parts, x.new_empty((rows, ks)))
     return library_mm(x, w.t(), out=out)
 
 

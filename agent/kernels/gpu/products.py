@@ -133,27 +133,35 @@ def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, 
 
 
 @triton.jit
-def _unpacked(UNPACK: tl.constexpr, row, k, first, rows, ks, p0, p1, p2, p3):
-    """Elements of w (rows, ks) at some rows, of the shape (..., 1) or (1, ...), and places k in them, of the other.
+def _unpacked(row, first, rows, ks, p0, p1, p2, p3, UNPACK: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
+              EVEN: tl.constexpr):  # fmt: skip
+    """Elements of w (rows, ks) at ROWS rows, of the shape (ROWS, 1), and STEP places from ``first`` on.
 
-    UNPACK computes them from what lies at p0 to p3. ``first`` is the place where the step begins to which all k belong, or again k.
+    UNPACK computes them from what lies at p0 to p3, PARTS neighbors at a time: where a byte has two, they are loaded once.
+    EVEN: all steps are whole, so that several bytes are read at once.
     """
-    there = (row < rows) & (k < ks)
-    return tl.where(there, UNPACK(row, k, first, there, row < rows, p0, p1, p2, p3), 0.0)
+    j = (first // PARTS + tl.arange(0, STEP // PARTS))[None, :]
+    row_there = row < rows
+    there = row_there if EVEN else row_there & (j < ks // PARTS)
+    w = UNPACK(row, j, first, there, row_there, p0, p1, p2, p3)
+    k = (first + tl.arange(0, STEP))[None, :]
+    return tl.where((row < rows) & (k < ks), tl.reshape(w, (ROWS, STEP)), 0.0)
 
 
 @triton.jit(do_not_specialize=["rows", "ks"])
-def _unpack(p0, p1, p2, p3, out_ptr, rows, ks, UNPACK: tl.constexpr, BLOCK: tl.constexpr):
+def _unpack(p0, p1, p2, p3, out_ptr, rows, ks, UNPACK: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
+            EVEN: tl.constexpr):  # fmt: skip
     """Writes w (rows, ks)."""
-    row = (tl.program_id(0) * 4 + tl.arange(0, 4))[:, None]
-    k = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
-    w = _unpacked(UNPACK, row, tl.minimum(k, ks - 1), tl.minimum(k, ks - 1), rows, ks, p0, p1, p2, p3)
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
+    first = tl.program_id(1) * STEP
+    k = (first + tl.arange(0, STEP))[None, :]
+    w = _unpacked(row, first, rows, ks, p0, p1, p2, p3, UNPACK, PARTS, ROWS, STEP, EVEN)
     tl.store(out_ptr + row.to(tl.int64) * ks + k, w, mask=(row < rows) & (k < ks))
 
 
 @triton.jit(do_not_specialize=["m", "n", "ks", "per"])
 def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, p0, p1, p2, p3, flag_ptr, out_ptr, m, n, ks, per, to_part, to_row, to_col,
-                  UNPACK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr,
+                  UNPACK: tl.constexpr, PARTS: tl.constexpr, EVEN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr,
                   FLAG_ROWS: tl.constexpr):  # fmt: skip
     """At most BM rows of x times rows of w, which is read once: split in registers, with a scale for each row and step.
 
@@ -168,7 +176,7 @@ def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, p0, p1, p2, p3, flag_ptr,
         if UNPACK is None:
             w = w_tiles.load([tl.program_id(0) * BN, k])
         else:
-            w = _unpacked(UNPACK, col[:, None], (k + tl.arange(0, STEP))[None, :], k, n, ks, p0, p1, p2, p3)
+            w = _unpacked(col[:, None], k, n, ks, p0, p1, p2, p3, UNPACK, PARTS, BN, STEP, EVEN)
         exponent, fits = scale_exponent(tl.max(w.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
         all_fit = tl.minimum(all_fit, fits.to(tl.int32))
         w *= power_of_two(13 - exponent)[:, None]
@@ -203,7 +211,7 @@ def _add_parts(parts_ptr, bias_ptr, out_ptr, parts, m, n, alpha, beta, out_row, 
 @triton.jit(do_not_specialize=["m", "n", "ks"])
 def _mend(a_ptr, b_ptr, p1, p2, p3, a_flag_ptr, b_flag_ptr, bias_ptr, out_ptr, m, n, ks, alpha, beta, a_batch, a_row, a_k,
           b_batch, b_k, b_col, out_batch, out_row, out_col, bias_batch, bias_row, bias_col,
-          UNPACK: tl.constexpr, HAS_BIAS: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr):  # fmt: skip
+          UNPACK: tl.constexpr, PARTS: tl.constexpr, HAS_BIAS: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr):  # fmt: skip
     """Computes tiles with flagged rows or columns again, by float32 multiply-adds."""
     batch = tl.program_id(2).to(tl.int64)
     a_flag = tl.load(a_flag_ptr + batch * tl.cdiv(m, TILE) + tl.program_id(0))
@@ -222,10 +230,9 @@ def _mend(a_ptr, b_ptr, p1, p2, p3, a_flag_ptr, b_flag_ptr, bias_ptr, out_ptr, m
                         b = tl.load(b_ptr + batch * b_batch + k[:, None] * b_k + col[None, :] * b_col,
                                     mask=(k < ks)[:, None] & (col < n)[None, :], other=0.0)  # fmt: skip
                     else:
-                        at_k = (first + tl.arange(0, 16))[:, None]
-                        b = _unpacked(
-                            UNPACK, col.to(tl.int32)[None, :], at_k, first, n, ks, b_ptr, p1, p2, p3
-                        )
+                        columns = col.to(tl.int32)[:, None]
+                        b = _unpacked(columns, first, n, ks, b_ptr, p1, p2, p3, UNPACK, PARTS, PART, 16, False)
+                        b = tl.trans(b)
                     total = tl.dot(a, b, total, input_precision="ieee")
                 there = (row < m)[:, None] & (col < n)[None, :]
                 total *= alpha
@@ -291,7 +298,7 @@ def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
     return out
 
 
-def mend(a, b, a_flag, b_flag, out, bias, alpha, beta, unpack=None):
+def mend(a, b, a_flag, b_flag, out, bias, alpha, beta, unpack=None, parts=1):
     """Compute the flagged tiles of `product` again; b is what it is unpacked from if there is an ``unpack``."""
     batches, m, ks = a.shape
     n = out.shape[2]
@@ -301,7 +308,7 @@ def mend(a, b, a_flag, b_flag, out, bias, alpha, beta, unpack=None):
     launch(
         _mend, (-(-m // FLAG_ROWS), -(-n // FLAG_ROWS), batches), (a, *sources, a_flag, b_flag, bias_view, out),
         (m, n, ks, alpha, beta, *a.stride(), *strides, *out.stride(), *bias_view.stride()),
-        UNPACK=unpack, HAS_BIAS=bias is not None, TILE=FLAG_ROWS, PART=32,
+        UNPACK=unpack, PARTS=parts, HAS_BIAS=bias is not None, TILE=FLAG_ROWS, PART=32,
     )  # fmt: skip
 
 
@@ -313,10 +320,10 @@ def is_few(x, w):
     )  # fmt: skip
 
 
-def few(x, w, out, bias, alpha, beta, unpack=None):
+def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
     """out (m, n) = alpha * x (m, k) @ w (n, k)^T + beta * bias (m, n), for `is_few`.
 
-    With ``unpack``, a function of Triton's, w is four tensors from which it computes an element.
+    With ``unpack``, a function of Triton's, w is four tensors from which it computes elements, ``parts`` neighbors at a time.
     """
     (m, ks), n = x.shape, out.shape[1]
     left = Parts(x[None])
@@ -326,32 +333,36 @@ def few(x, w, out, bias, alpha, beta, unpack=None):
     splits = max(1, min(steps // 8, -(-2 * processors(x.device) // n_tiles)))
     per = -(-steps // splits)
     splits = -(-steps // per)
-    parts = torch.empty((splits, m, n), dtype=torch.float32, device=x.device)
+    sums = torch.empty((splits, m, n), dtype=torch.float32, device=x.device)
     flag = torch.zeros((1, -(-n // FLAG_ROWS)), dtype=torch.int32, device=x.device)
     x_tiles = [TensorDescriptor.from_tensor(part, [tile_m, STEP_K]) for part in (left.high, left.low)]
     if unpack:
         w_tiles, sources = x_tiles[0], w
     else:
-        w_tiles, sources = TensorDescriptor.from_tensor(w, [tile_n, STEP_K]), [parts] * 4
+        w_tiles, sources = TensorDescriptor.from_tensor(w, [tile_n, STEP_K]), [sums] * 4
     launch(
-        _multiply_few, (n_tiles, splits), (*x_tiles, left.scale, w_tiles, *sources, flag, parts),
-        (m, n, ks, per, *parts.stride()),
-        UNPACK=unpack, BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS, num_warps=warps, num_stages=3,
+        _multiply_few, (n_tiles, splits), (*x_tiles, left.scale, w_tiles, *sources, flag, sums),
+        (m, n, ks, per, *sums.stride()),
+        UNPACK=unpack, PARTS=parts, EVEN=ks % STEP_K == 0, BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS, num_warps=warps, num_stages=3,
     )  # fmt: skip
     bias_view = out if bias is None else bias
     launch(
-        _add_parts, (-(-m * n // 1024),), (parts, bias_view, out),
+        _add_parts, (-(-m * n // 1024),), (sums, bias_view, out),
         (splits, m, n, alpha, beta, *out.stride(), *bias_view.stride()),
         HAS_BIAS=bias is not None, BLOCK=1024,
     )  # fmt: skip
     b = w if unpack else w.t()[None]
-    mend(x[None], b, left.flag, flag, out[None], None if bias is None else bias[None], alpha, beta, unpack)
+    mend(x[None], b, left.flag, flag, out[None], None if bias is None else bias[None], alpha, beta, unpack, parts)
+    return out
 
 
-def unpacked(sources, unpack, out):
-    """The matrix out (rows, ks) float32 of what ``unpack`` computes from four tensors."""
+def unpacked(sources, unpack, parts, out):
+    """The matrix out (rows, ks) float32 of what ``unpack`` computes from four tensors, ``parts`` neighbors at a time."""
     rows, ks = out.shape
-    launch(_unpack, (-(-rows // 4), -(-ks // 512)), (*sources, out), (rows, ks), UNPACK=unpack, BLOCK=512)
+    launch(
+        _unpack, (-(-rows // 32), -(-ks // STEP_K)), (*sources, out), (rows, ks),
+        UNPACK=unpack, PARTS=parts, ROWS=32, STEP=STEP_K, EVEN=ks % STEP_K == 0,
+    )  # fmt: skip
     return out
 
 

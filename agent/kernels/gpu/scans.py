@@ -1,7 +1,8 @@
 """The running logarithm of a sum of exponentials along rows, in one pass.
 
-What has been summed is a pair: the maximum, and the sum of the exponentials of what lies below it. Pairs are joined in any order, so
-the threads of a program scan a part of a row together, and parts follow one another.
+What has been summed is a pair: the maximum, and the sum of the exponentials of what lies below it. A part of a row is scanned at a
+time, and parts follow one another. Where the maximum hardly rises within a part, exponentials are taken below the part's own
+maximum and summed; where it rises by so much that the first ones would vanish, or is infinite, pairs are joined, five times slower.
 """
 
 import triton
@@ -10,6 +11,7 @@ import triton.language as tl
 from agent.kernels.gpu.launching import launch
 
 PART = 4096  # of a row that is scanned at a time
+MOST_RISE = tl.constexpr(60.0)  # exp(-60) has all its digits, and what is below it by exp(-27) has some
 
 
 @triton.jit
@@ -26,18 +28,28 @@ def _joined_sums(most, total, more, added):
 def _running_logsumexp(x_ptr, out_ptr, cols, PART: tl.constexpr):
     """One row."""
     first = tl.program_id(0).to(tl.int64) * cols
-    most_before = tl.full((1,), float("-inf"), dtype=tl.float32)
-    total_before = tl.zeros((1,), dtype=tl.float32)
+    most_before, total_before = float("-inf"), 0.0
     for start in range(0, cols, PART):
         col = start + tl.arange(0, PART)
         x = tl.load(x_ptr + first + col, mask=col < cols, other=float("-inf"))
-        most, total = tl.associative_scan((x, tl.full((PART,), 1.0, dtype=tl.float32)), 0, _joined_sums)
-        most, total = _joined_sums(most_before, total_before, most, total)
-        tl.store(out_ptr + first + col, most + tl.log(total), mask=col < cols)
-        is_last = tl.arange(0, PART) == PART - 1
-        # A sum with one term, so NaN and Inf stay what they are.
-        most_before = tl.sum(tl.where(is_last, most, 0.0), axis=0, keep_dims=True)
-        total_before = tl.sum(tl.where(is_last, total, 0.0), axis=0, keep_dims=True)
+        here = tl.max(x, axis=0)
+        start_at = tl.maximum(most_before, tl.max(tl.where(col == start, x, float("-inf")), axis=0))
+        largest = tl.maximum(most_before, here)
+        has_nan = tl.max((x != x).to(tl.int32), axis=0)
+        is_finite = (has_nan == 0) & (largest < float("inf")) & (largest > float("-inf"))
+        if is_finite & (start_at >= largest - MOST_RISE):
+            total = tl.cumsum(tl.exp(x - largest), axis=0) + total_before * tl.exp(most_before - largest)
+            tl.store(out_ptr + first + col, largest + tl.log(total), mask=col < cols)
+            total_before = tl.max(total, axis=0)
+            most_before = largest
+        else:
+            most, total = tl.associative_scan((x, tl.full((PART,), 1.0, dtype=tl.float32)), 0, _joined_sums)
+            most, total = _joined_sums(most_before, total_before, most, total)
+            tl.store(out_ptr + first + col, most + tl.log(total), mask=col < cols)
+            # A sum with one term, so NaN and Inf stay what they are.
+            is_last = tl.arange(0, PART) == PART - 1
+            most_before = tl.sum(tl.where(is_last, most, 0.0), axis=0)
+            total_before = tl.sum(tl.where(is_last, total, 0.0), axis=0)
 
 
 def running_logsumexp(x, out):

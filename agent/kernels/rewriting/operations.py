@@ -24,7 +24,7 @@ _LIBRARY.define("distances(Tensor x, Tensor z, bool euclid) -> Tensor")
 _LIBRARY.define("ranked(Tensor x, int rank, bool nan_wins) -> Tensor")
 _LIBRARY.define("scatter(Tensor out, Tensor index, Tensor x, str kind) -> Tensor")
 _LIBRARY.define("count(Tensor out, Tensor index) -> Tensor")
-_LIBRARY.define("packed(Tensor x, Tensor[] sources, int rows, str element) -> Tensor")
+_LIBRARY.define("packed(Tensor x, Tensor[] sources, int rows, str element, int parts) -> Tensor")
 _LIBRARY.define("top(Tensor x, int taken, bool largest, bool stable) -> (Tensor, Tensor)")
 
 
@@ -98,7 +98,7 @@ def _top(x: torch.Tensor, taken: int, largest: bool, stable: bool) -> tuple[torc
 
 
 @torch.library.register_fake("kernelwright::packed", lib=_LIBRARY)
-def _packed(x: torch.Tensor, sources: list[torch.Tensor], rows: int, element: str) -> torch.Tensor:
+def _packed(x: torch.Tensor, sources: list[torch.Tensor], rows: int, element: str, parts: int) -> torch.Tensor:
     return x.new_empty((x.shape[0], rows))
 
 

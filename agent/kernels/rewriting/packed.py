@@ -41,25 +41,42 @@ def packed_linear(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node |
         or not all(isinstance(size, int) and size > 0 for size in w.shape) or w.numel() >= 1 << 31
     ):  # fmt: skip
         return None
-    element = Element()
-    result = element.of(weight, ["row", "k"] if name == "linear" else ["k", "row"])
+    rows, ks = w.shape if name == "linear" else w.shape[::-1]
+    parts = _stacked_parts(weight)
+    element = Element(parts)
+    results = [element.of(weight, ["row", f"k{part}"] if name == "linear" else [f"k{part}", "row"]) for part in range(parts)]
     sources = list(element.sources)
     held_bytes = sum(value_of(one).numel() * value_of(one).element_size() for one in sources)
-    if result is None or not sources or LEAST_PACKED * held_bytes > 4 * w.numel():
+    if not element.differ(results) or not sources or ks % parts or LEAST_PACKED * held_bytes > 4 * w.numel():
         return None
-    rows, ks = w.shape if name == "linear" else w.shape[::-1]
     with graph.inserting_before(node):
         flat = add_call(graph, aten.reshape.default, x, [-1, ks])
-        text = "; ".join([*element.statements, result])
-        out = add_call(graph, torch.ops.kernelwright.packed.default, flat, sources, rows, text)
+        text = "; ".join([*element.statements, _JOINED[parts].format(*results)])
+        out = add_call(graph, torch.ops.kernelwright.packed.default, flat, sources, rows, text, parts)
         out = add_call(graph, aten.reshape.default, out, [*to.shape[:-1], rows])
         if given.get("bias") is not None:
             out = add_call(graph, aten.add.Tensor, out, given["bias"])
         return out
 
 
+def _stacked_parts(weight: torch.fx.Node) -> int:
+    """Of how many neighbors an element is one that lie in memory together: two where a byte has two, or four; else 1."""
+    seen, left, counts = set[torch.fx.Node](), [weight], {1}
+    while left:
+        node = left.pop()
+        if node not in seen:
+            seen.add(node)
+            left += node.all_input_nodes
+            if operation(node) == "stack":
+                counts.add(len(node.all_input_nodes) and len(arguments_of(node)["tensors"]))
+    return max(counts) if max(counts) in _JOINED else 1
+
+
 class Element:
-    """Text in Triton's language that computes an element of a tensor from tensors in memory.
+    """Text in Triton's language that computes elements of a tensor from tensors in memory.
+
+    Of ``parts`` neighbors along a row of weights, each has a text of its own: its place is ``k0`` for the first, ``k1`` for the
+    second. The kernel gives ``j``, the place of all of them together, and puts them side by side.
 
     Attributes:
         statements: each gives a name to an expression of earlier names and of the parameters of an UNPACK, see
@@ -67,12 +84,17 @@ class Element:
         sources: the tensors in memory, in the order of the pointers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parts: int) -> None:
+        self._parts = parts
         self.statements: list[str] = []
         self.sources: dict[torch.fx.Node, str] = {}
         self._names: dict[str, str] = {}
         #: Names whose values differ among the k of a step.
-        self._differ = {"k", "there"}
+        self._differ = {"j", "there"}
+
+    def differ(self, results: list[str | None]) -> bool:
+        """Whether there are elements, and they differ along a row."""
+        return self._differ.issuperset(results)
 
     def of(self, node: Any, index: list[str]) -> str | None:
         """The name of a node's element at an index of names and numbers; None where it cannot be computed."""
@@ -137,7 +159,7 @@ class Element:
             first = given["start"] or 0
             first += before.shape[dim] if first < 0 else 0
             index = [*index]
-            index[dim] = self._named(f"{index[dim]} + {first}") if first else index[dim]
+            index[dim] = self._named(f"{self._place(index[dim])} + {first}") if first else index[dim]
             return given["self"], index
         if name == "repeat_interleave" and isinstance(given.get("repeats"), int) and dim is not None:
             index = [*index]
@@ -160,12 +182,13 @@ class Element:
         if value.dtype not in _TRITON_TYPES or value.dtype == torch.bool or value.numel() >= 1 << 31:
             return None
         pointer = self.sources.setdefault(node, f"p{len(self.sources)}")
+        places = [self._place(at) for at in index]
         parts = [
             at if step == 1 else f"{at} * {step}"
-            for at, step, size in zip(index, value.stride(), value.shape, strict=True)
+            for at, step, size in zip(places, value.stride(), value.shape, strict=True)
             if size > 1 and at != "0"
         ]
-        mask = mask or ("there" if self._differ & set(index) else "row_there")
+        mask = mask or ("there" if self._differ & set(places) else "row_there")
         return self._named(f"tl.load({' + '.join([pointer, *parts])}, mask={mask}, other=0)")
 
     def _cast(self, x: str, given: torch.dtype, wanted: torch.dtype) -> str | None:
@@ -217,13 +240,9 @@ class Element:
         return self._loaded(given["self"], table, [at], inside)
 
     def _stacked(self, tensors: Any, dim: int, index: list[str]) -> str | None:
-        at, text = index[dim], None
-        for place, each in reversed(list(enumerate(tensors))):
-            x = self.of(each, [*index[:dim], *index[dim + 1 :]])
-            if x is None:
-                return None
-            text = x if text is None else f"tl.where({at} == {place}, {x}, {text})"
-        return text and self._named(text)
+        """An element of what a stack has at a place that is known."""
+        at = self._place(index[dim])
+        return self.of(tensors[int(at)], [*index[:dim], *index[dim + 1 :]]) if at.isdigit() else None
 
     def _again(self, index: list[str], sizes: list[int], before: list[int]) -> list[str]:
         """The index before a view of other sizes; sizes that are the same on either side stay as they are."""
@@ -241,24 +260,40 @@ class Element:
         middle = before[first : len(before) - last]
         for place, size in reversed(list(enumerate(middle))):
             outermost = all(one == 1 for one in middle[:place])
-            found.insert(
-                0, "0" if size == 1 or flat == "0" else flat if outermost else self._named(f"{flat} % {size}")
-            )
+            found.insert(0, "0" if size == 1 or flat == "0" else flat if outermost else self._rest(flat, size))
             if size > 1 and not outermost and flat != "0":
                 flat = self._divided(flat, size)
         return [*index[:first], *found, *index[len(index) - last :]]
 
+    # An index along the row of weights stays `k0 // 64` or `k0 % 64` until it is needed, so that they can be put together again.
+
     def _divided(self, at: str, size: int) -> str:
-        """at // size; the same for all of a step where a group is of whole steps, so its scale is loaded once for each row."""
-        return self._named(f"{'first' if at == 'k' and size % STEP_K == 0 else at} // {size}")
+        return f"{at} // {size}" if at in _ALONG else self._named(f"{self._place(at)} // {size}")
+
+    def _rest(self, at: str, size: int) -> str:
+        return f"{at} % {size}" if at in _ALONG else self._named(f"{self._place(at)} % {size}")
 
     def _joined(self, flat: str, size: int, at: str) -> str:
-        """flat * size + at; what was divided is put together again."""
-        texts = {name: text for text, name in self._names.items()}
-        whole, _, divided = texts.get(flat, "").replace("first", "k").partition(" // ")
-        if divided == str(size) and texts.get(at) == f"{whole} % {size}":
+        """flat * size + at."""
+        whole = flat.partition(" ")[0]
+        if whole in _ALONG and (flat, at) == (f"{whole} // {size}", f"{whole} % {size}"):
             return whole
-        return self._named(f"{flat} * {size} + {at}")
+        return self._named(f"{self._place(flat)} * {size} + {self._place(at)}")
+
+    def _place(self, at: str) -> str:
+        """A name or number for an index."""
+        along, operator_, size = (*at.split(" "), "", "")[:3]
+        if along not in _ALONG:
+            return at
+        parts, part, count = self._parts, along[1:], int(size or 1)
+        if operator_ == "//" and count % STEP_K == 0:  # of whole steps: a scale is loaded once for each row
+            return self._named(f"first // {count}")
+        if operator_ == "//" and count % parts == 0:
+            return "j" if count == parts else self._named(f"j // {count // parts}")
+        if operator_ == "%" and count == parts:
+            return part
+        whole = "j" if parts == 1 else self._named(f"j * {parts} + {part}")
+        return self._named(f"{whole} {operator_} {count}") if operator_ else whole
 
 
 def _broadcast(index: list[str], value: torch.Tensor) -> list[str]:
@@ -269,6 +304,9 @@ def _broadcast(index: list[str], value: torch.Tensor) -> list[str]:
     ]
 
 
+#: Neighbors side by side, by their number: joined along a new last axis, of which the kernel makes one with the last but one.
+_JOINED = {1: "{}", 2: "tl.join({}, {})", 4: "tl.join(tl.join({0}, {2}), tl.join({1}, {3}))"}
+_ALONG = ("k0", "k1", "k2", "k3")
 _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "__and__": "&", "bitwise_and": "&", "__or__": "|", "bitwise_or": "|",
     "__xor__": "^", "bitwise_xor": "^", "__lshift__": "<<", "bitwise_left_shift": "<<", "__rshift__": ">>", "bitwise_right_shift": ">>",

@@ -46,11 +46,12 @@ def _gelu_and_more(x, a, b):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _four_bits(row, k, first, there, row_there, p0, p1, p2, p3):  # type: ignore[no-untyped-def]
-    codes = tl.load(p0 + row * 2048 + k // 2, mask=there, other=0)
-    code = tl.where(k % 2 == 0, codes & 15, codes >> 4).to(tl.float32)
+def _four_bits(row, j, first, there, row_there, p0, p1, p2, p3):  # type: ignore[no-untyped-def]
+    codes = tl.load(p0 + row * 2048 + j, mask=there, other=0)
+    code = tl.join((codes & 15).to(tl.float32), (codes >> 4).to(tl.float32))
     zero = tl.load(p1 + row * 64 + first // 64, mask=row_there, other=0).to(tl.float32)
-    return (code - zero) * tl.load(p2 + row * 64 + first // 64, mask=row_there, other=0)
+    scale = tl.load(p2 + row * 64 + first // 64, mask=row_there, other=0)
+    return (code - zero[:, :, None]) * scale[:, :, None]
 
 
 SOURCES = {"p0": "*u8", "p1": "*u8", "p2": "*fp32", "p3": "*fp32"}
@@ -64,7 +65,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "few rows": (
         products._multiply_few,
-        {"UNPACK": None, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "FLAG_ROWS": 128},
+        {"UNPACK": None, "PARTS": 1, "EVEN": True, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "FLAG_ROWS": 128},
         dict.fromkeys(("x_high", "x_low"), "tensordesc<fp16[128,64]>")
         | {"w_tiles": "tensordesc<fp32[128,64]>"}
         | SOURCES,
@@ -72,13 +73,13 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "packed weights": (
         products._multiply_few,
-        {"UNPACK": _four_bits, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "FLAG_ROWS": 128},
+        {"UNPACK": _four_bits, "PARTS": 2, "EVEN": True, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "FLAG_ROWS": 128},
         dict.fromkeys(("x_high", "x_low", "w_tiles"), "tensordesc<fp16[128,64]>") | SOURCES,
         {"num_warps": 8, "num_stages": 3},
     ),
     "unpacked weights": (
         products._unpack,
-        {"UNPACK": _four_bits, "BLOCK": 512},
+        {"UNPACK": _four_bits, "PARTS": 2, "ROWS": 32, "STEP": 64, "EVEN": True},
         SOURCES,
         {"num_warps": 4, "num_stages": 3},
     ),
@@ -227,6 +228,8 @@ def compiled(
             signature[argument] = "constexpr"
         elif argument in descriptors:
             signature[argument] = descriptors[argument]
+            if descriptors[argument].startswith("*"):
+                attributes[(place,)] = [["tt.divisibility", 16]]
         elif argument.endswith("_ptr"):
             is_integer = any(word in argument for word in INTEGERS)
             kind = (

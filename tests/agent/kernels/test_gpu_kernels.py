@@ -198,11 +198,13 @@ print(json.dumps(found))
 
 
 SCANS = """
-for rows, cols in ((3, 1), (2, 100), (3, 700)):
+for rows, cols in ((3, 1), (2, 100), (4, 700)):
     x = 20 * torch.randn(rows, cols)
+    x[2:3] = -torch.inf
     if cols > 1:
         x[0, :5], x[1, 40:], x[0, 60] = -torch.inf, -torch.inf, torch.nan
         x[1, 30], x[-1, 0], x[-1, 70:90] = torch.inf, -torch.inf, 300.0
+        x[2 % rows, 300:400] += 70.0  # rises by more than a float32 sum has digits for
     scans.PART = 256
     compare(f"{rows} {cols}", scans.running_logsumexp(x, torch.full_like(x, 7.0)), x.double().logcumsumexp(-1), x.logcumsumexp(-1))
 print(json.dumps(found))

@@ -77,17 +77,17 @@ for name, (run, weight, given) in cases.items():
     if not packs:
         found[name] = "left"
         continue
-    _, sources, rows, text = packs[0].args
+    _, sources, rows, text, parts = packs[0].args
     file = f"element_{len(found)}"
     open(file + ".py", "w").write("import triton\\nimport triton.language as tl\\n" + function_text("element", text, _FUNCTIONS["packed"][1]))
     element = __import__(file).element
     names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
     tensors = [(x, *given)[names.index(one.name)] for one in sources]
     wanted = weight(*given)
-    w = products.unpacked([*tensors, *[tensors[0]] * (4 - len(tensors))], element, torch.full(wanted.shape, 7.0))
+    w = products.unpacked([*tensors, *[tensors[0]] * (4 - len(tensors))], element, parts, torch.full(wanted.shape, 7.0))
     close = torch.allclose(w, wanted, rtol=1e-6, atol=0)
-    def run_packed(x, sources, rows, text):
-        return calls.library_packed(x, sources, rows, element)
+    def run_packed(x, sources, rows, text, parts):
+        return calls.library_packed(x, sources, rows, element, parts)
 
     packs[0].target = run_packed
     graph.recompile()
@@ -100,7 +100,7 @@ for name, scales in (("plain", scale), ("special", change)):
     if name == "special":
         x[2, 5] = float("inf")
     element = __import__("element_0").element
-    products.few(x, [codes, scales, scales, scales], out, None, 1.0, 0.0, element)
+    products.few(x, [codes, scales, scales, scales], out, None, 1.0, 0.0, element, 2)
     single = x @ four_bits(codes, scales).t()
     exact = (x.double() @ four_bits(codes, scales).double().t())
     finite = single.isfinite()
