@@ -2,8 +2,9 @@
 
 Each operand is cut into blocks of 256 along the summed dimension. A block of a row is scaled by a power of two (exactly) and split
 into a high and a low float16 part, which together hold 22 bits. Of the four products of parts the three larger are summed. The
-tensor core truncates when it adds, so the small ones have their own sum, and each block is summed from zero and added to the
-float32 result by an ordinary, rounding addition that also applies the blocks' scales. Tiles with values that no scale can hold (Inf, NaN, beyond 2^75)
+tensor core truncates when it adds, so sums of 64 terms are added to the float32 result by an ordinary, rounding addition that also
+applies the blocks' scales. Of long sums (8192 terms and more) float32 itself has larger errors: there, sums are of a block of 512, a
+fifth faster, and what truncation takes off on average is multiplied on. Tiles with values that no scale can hold (Inf, NaN, beyond 2^75)
 are computed again by float32 multiply-adds, which puts Inf and NaN where they belong.
 
 Sizes below the crossover go to cuBLAS.
@@ -17,9 +18,17 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from agent.kernels.gpu.launching import launch
 
 STEP_K = 64  # of the main kernel's loop
-BLOCK_K = 256  # one scale and one float32 addition
+BLOCK_K = 256  # one scale
+LONG_KS = 8192  # from which on sums are of LONG_BLOCK_K
+LONG_BLOCK_K = 512
+# Sums of 512 lose 1.5e-6 of themselves if terms have either sign, 3.4e-6 if all have one (H100); between the two, what remains, with
+# 1e-6 that differs from sum to sum, is less than the error of float32 in cuBLAS, 1.6e-6 and 1.2e-6 for 8192 terms.
+GAIN = tl.constexpr(1 + 2.4e-6)
 FLAG_ROWS = 128  # rows that are computed again together
 LARGEST_BITS = tl.constexpr((75 + 127) << 23)  # of 2^75, as a float32's bits
+LARGEST_SCALE = tl.constexpr(
+    (40 + 127) << 23
+)  # of 2^40: times the other operand's, up to 2^62, and the sum of a step
 TILE = 128
 # Of a launch from Python with its descriptors and buffers (a product with six took 165 us, a few rows' 205; H100); a CUDA graph's
 # replay takes a tenth (agent.kernels.writing.as_replayed).
@@ -80,45 +89,54 @@ def _tile_of(tile, m_tiles, n_tiles, GROUP: tl.constexpr):
     return batch, first + (tile % (GROUP * n_tiles)) % size, (tile % (GROUP * n_tiles)) // size
 
 
+@triton.jit
+def _add_products(a_high, a_low, b_high, b_low, a_row, b_row, k, sums):
+    """Adds the three products of parts of a tile's step."""
+    ah, al = a_high.load([a_row, k]), a_low.load([a_row, k])
+    bh, bl = b_high.load([b_row, k]).T, b_low.load([b_row, k]).T
+    sums = tl.dot(al, bh, sums)
+    sums = tl.dot(ah, bl, sums)
+    return tl.dot(ah, bh, sums)
+
+
 @triton.jit(do_not_specialize=["batches", "m", "n", "ks"])
 def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks, alpha, beta,
               out_batch, out_row, out_col, bias_batch, bias_row, bias_col,
-              HAS_BIAS: tl.constexpr, ONE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr,
+              HAS_BIAS: tl.constexpr, KIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr,
               GROUP: tl.constexpr):  # fmt: skip
-    """Tiles of the product; ONE where one step has all terms."""
+    """Tiles of the product; KIND says when sums are added in float32: after each "step", each "block", or there is "one" step."""
     m_tiles, n_tiles = tl.cdiv(m, BM), tl.cdiv(n, BN)
     a_rows, b_rows = batches.to(tl.int64) * m, batches.to(tl.int64) * n
     for tile in tl.range(tl.program_id(0), batches * m_tiles * n_tiles, tl.num_programs(0)):
         batch, m_tile, n_tile = _tile_of(tile, m_tiles, n_tiles, GROUP)
         row, col = m_tile * BM + tl.arange(0, BM), n_tile * BN + tl.arange(0, BN)
         a_row, b_row = batch * m + m_tile * BM, batch * n + n_tile * BN
+        a_at, b_at = a_scale_ptr + batch * m + row, b_scale_ptr + batch * n + col
+        a_scale = tl.load(a_at, mask=row < m, other=0.0)
+        b_scale = tl.load(b_at, mask=col < n, other=0.0)
         total = tl.zeros((BM, BN), dtype=tl.float32)
-        large = tl.zeros((BM, BN), dtype=tl.float32)
-        small = tl.zeros((BM, BN), dtype=tl.float32)
-        steps = tl.cdiv(ks, STEP)
-        for step in tl.range(0, steps):
-            k = step * STEP
-            ah, al = a_high.load([a_row, k]), a_low.load([a_row, k])
-            bh, bl = b_high.load([b_row, k]).T, b_low.load([b_row, k]).T
-            if ONE:
-                large = tl.dot(al, bh)
-                large = tl.dot(ah, bl, large)
-            else:
-                small = tl.dot(al, bh, small)
-                small = tl.dot(ah, bl, small)
-            large = tl.dot(ah, bh, large)
-            if not ONE:
-                if (k + STEP) % BLOCK == 0 or step == steps - 1:
-                    block = k // BLOCK
-                    a_scale = tl.load(a_scale_ptr + block * a_rows + batch * m + row, mask=row < m, other=0.0)
-                    b_scale = tl.load(b_scale_ptr + block * b_rows + batch * n + col, mask=col < n, other=0.0)
-                    total += (large + small) * (a_scale[:, None] * b_scale[None, :])
-                    large = tl.zeros((BM, BN), dtype=tl.float32)
-                    small = tl.zeros((BM, BN), dtype=tl.float32)
-        if ONE:
-            a_scale = tl.load(a_scale_ptr + batch * m + row, mask=row < m, other=0.0)
-            b_scale = tl.load(b_scale_ptr + batch * n + col, mask=col < n, other=0.0)
-            total = large * (a_scale[:, None] * b_scale[None, :])
+        if KIND == "one":
+            total = _add_products(a_high, a_low, b_high, b_low, a_row, b_row, 0, total)
+            total *= a_scale[:, None] * b_scale[None, :]
+        elif KIND == "step":
+            for step in tl.range(0, tl.cdiv(ks, STEP)):
+                k = step * STEP
+                sums = tl.zeros((BM, BN), dtype=tl.float32)
+                sums = _add_products(a_high, a_low, b_high, b_low, a_row, b_row, k, sums)
+                total += sums * (a_scale[:, None] * b_scale[None, :])
+                if (k + STEP) % BLOCK == 0:  # ahead of the next step, which would wait for them
+                    block = (k + STEP) // BLOCK
+                    a_scale = tl.load(a_at + block * a_rows, mask=(row < m) & (k + STEP < ks), other=0.0)
+                    b_scale = tl.load(b_at + block * b_rows, mask=(col < n) & (k + STEP < ks), other=0.0)
+        else:
+            for block in tl.range(0, tl.cdiv(ks, BLOCK)):
+                a_scale = tl.load(a_at + block * a_rows, mask=row < m, other=0.0)
+                b_scale = tl.load(b_at + block * b_rows, mask=col < n, other=0.0)
+                sums = tl.zeros((BM, BN), dtype=tl.float32)
+                for step in tl.range(0, tl.cdiv(tl.minimum(BLOCK, ks - block * BLOCK), STEP)):
+                    k = block * BLOCK + step * STEP
+                    sums = _add_products(a_high, a_low, b_high, b_low, a_row, b_row, k, sums)
+                total += sums * (a_scale[:, None] * b_scale[None, :] * GAIN)
         there = (row < m)[:, None] & (col < n)[None, :]
         row, col = row.to(tl.int64), col.to(tl.int64)
         total *= alpha
@@ -135,17 +153,21 @@ def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, 
 @triton.jit
 def _unpacked(row, first, rows, ks, p0, p1, p2, p3, UNPACK: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
               EVEN: tl.constexpr):  # fmt: skip
-    """Elements of w (rows, ks) at ROWS rows, of the shape (ROWS, 1), and STEP places from ``first`` on.
+    """Whole numbers of ROWS rows of w (rows, ks) and STEP places from ``first`` on, and what they are multiplied by, (ROWS, 1).
 
     UNPACK computes them from what lies at p0 to p3, PARTS neighbors at a time: where a byte has two, they are loaded once.
     EVEN: all steps are whole, so that several bytes are read at once.
+
+    Args:
+        row: (ROWS, 1).
     """
     j = (first // PARTS + tl.arange(0, STEP // PARTS))[None, :]
     row_there = row < rows
     there = row_there if EVEN else row_there & (j < ks // PARTS)
-    w = UNPACK(row, j, first, there, row_there, p0, p1, p2, p3)
+    number, scale = UNPACK(row, j, first, there, row_there, p0, p1, p2, p3)
     k = (first + tl.arange(0, STEP))[None, :]
-    return tl.where((row < rows) & (k < ks), tl.reshape(w, (ROWS, STEP)), 0.0)
+    number = tl.where(row_there & (k < ks), tl.reshape(number, (ROWS, STEP)), 0.0)
+    return number, tl.where(row_there, tl.zeros((ROWS, 1), dtype=tl.float32) + scale, 0.0)
 
 
 @triton.jit(do_not_specialize=["rows", "ks"])
@@ -155,17 +177,17 @@ def _unpack(p0, p1, p2, p3, out_ptr, rows, ks, UNPACK: tl.constexpr, PARTS: tl.c
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
     first = tl.program_id(1) * STEP
     k = (first + tl.arange(0, STEP))[None, :]
-    w = _unpacked(row, first, rows, ks, p0, p1, p2, p3, UNPACK, PARTS, ROWS, STEP, EVEN)
-    tl.store(out_ptr + row.to(tl.int64) * ks + k, w, mask=(row < rows) & (k < ks))
+    number, scale = _unpacked(row, first, rows, ks, p0, p1, p2, p3, UNPACK, PARTS, ROWS, STEP, EVEN)
+    tl.store(out_ptr + row.to(tl.int64) * ks + k, number * scale, mask=(row < rows) & (k < ks))
 
 
 @triton.jit(do_not_specialize=["m", "n", "ks", "per"])
 def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, p0, p1, p2, p3, flag_ptr, out_ptr, m, n, ks, per, to_part, to_row, to_col,
-                  UNPACK: tl.constexpr, PARTS: tl.constexpr, EVEN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr,
-                  FLAG_ROWS: tl.constexpr):  # fmt: skip
+                  UNPACK: tl.constexpr, PARTS: tl.constexpr, EVEN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
+                  BLOCK: tl.constexpr, FLAG_ROWS: tl.constexpr):  # fmt: skip
     """At most BM rows of x times rows of w, which is read once: split in registers, with a scale for each row and step.
 
-    UNPACK computes the elements of a w that does not lie in memory from what lies at p0 to p3.
+    With UNPACK, w is whole numbers, exact in float16, times a scale of its own.
     """
     col, row = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BM)
     total = tl.zeros((BN, BM), dtype=tl.float32)
@@ -173,21 +195,25 @@ def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, p0, p1, p2, p3, flag_ptr,
     first = tl.program_id(1) * per
     for step in tl.range(first, tl.minimum(first + per, tl.cdiv(ks, STEP))):
         k = step * STEP
+        xh, xl = x_high.load([0, k]).T, x_low.load([0, k]).T
         if UNPACK is None:
             w = w_tiles.load([tl.program_id(0) * BN, k])
+            exponent, fits = scale_exponent(tl.max(w.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
+            w *= power_of_two(13 - exponent)[:, None]
+            w_scale = power_of_two(exponent - 13)[:, None]
+            w_high = w.to(tl.float16)
+            w_low = (w - w_high.to(tl.float32)).to(tl.float16)
+            part = tl.dot(w_low, xh)
+            part = tl.dot(w_high, xl, part)
         else:
-            w = _unpacked(col[:, None], k, n, ks, p0, p1, p2, p3, UNPACK, PARTS, BN, STEP, EVEN)
-        exponent, fits = scale_exponent(tl.max(w.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
-        all_fit = tl.minimum(all_fit, fits.to(tl.int32))
-        w *= power_of_two(13 - exponent)[:, None]
-        w_high = w.to(tl.float16)
-        w_low = (w - w_high.to(tl.float32)).to(tl.float16)
-        xh, xl = x_high.load([0, k]).T, x_low.load([0, k]).T
-        part = tl.dot(w_low, xh)
-        part = tl.dot(w_high, xl, part)
+            w, w_scale = _unpacked(col[:, None], k, n, ks, p0, p1, p2, p3, UNPACK, PARTS, BN, STEP, EVEN)
+            fits = tl.reshape(w_scale.to(tl.int32, bitcast=True) & 0x7FFFFFFF, (BN,)) < LARGEST_SCALE
+            w_high = w.to(tl.float16)
+            part = tl.dot(w_high, xl)
         part = tl.dot(w_high, xh, part)
+        all_fit = tl.minimum(all_fit, fits.to(tl.int32))
         x_scale = tl.load(x_scale_ptr + (k // BLOCK) * m + row, mask=row < m, other=0.0)
-        total += part * (power_of_two(exponent - 13)[:, None] * x_scale[None, :])
+        total += part * (w_scale * x_scale[None, :])
     tl.store(flag_ptr + col // FLAG_ROWS, 1, mask=(col < n) & (all_fit == 0))
     to = out_ptr + tl.program_id(1).to(tl.int64) * to_part + row.to(tl.int64)[None, :] * to_row
     tl.store(to + col.to(tl.int64)[:, None] * to_col, total, mask=(col < n)[:, None] & (row < m)[None, :])
@@ -231,8 +257,10 @@ def _mend(a_ptr, b_ptr, p1, p2, p3, a_flag_ptr, b_flag_ptr, bias_ptr, out_ptr, m
                                     mask=(k < ks)[:, None] & (col < n)[None, :], other=0.0)  # fmt: skip
                     else:
                         columns = col.to(tl.int32)[:, None]
-                        b = _unpacked(columns, first, n, ks, b_ptr, p1, p2, p3, UNPACK, PARTS, PART, 16, False)
-                        b = tl.trans(b)
+                        b, scale = _unpacked(
+                            columns, first, n, ks, b_ptr, p1, p2, p3, UNPACK, PARTS, PART, 16, False
+                        )
+                        b = tl.trans(b * scale)
                     total = tl.dot(a, b, total, input_precision="ieee")
                 there = (row < m)[:, None] & (col < n)[None, :]
                 total *= alpha
@@ -255,9 +283,9 @@ class Parts:
         flag: (batch, groups of rows) int32, not zero where rows must be computed in float32.
     """
 
-    def __init__(self, x):
+    def __init__(self, x, block=BLOCK_K):
         batches, rows, ks = x.shape
-        padded, blocks = -(-ks // 8) * 8, -(-ks // BLOCK_K)
+        padded, blocks = -(-ks // 8) * 8, -(-ks // block)
         self.high, self.low = torch.empty((2, batches * rows, padded), dtype=torch.float16, device=x.device)
         self.scale = torch.empty((blocks, batches * rows), dtype=torch.float32, device=x.device)
         self.flag = torch.zeros((batches, -(-rows // FLAG_ROWS)), dtype=torch.int32, device=x.device)
@@ -265,7 +293,7 @@ class Parts:
         launch(
             _split, (-(-rows // step), batches, blocks), (x, self.high, self.low, self.scale, self.flag),
             (rows, ks, padded, *x.stride()),
-            ROWS=step, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS,
+            ROWS=step, BLOCK=block, FLAG_ROWS=FLAG_ROWS,
         )  # fmt: skip
 
     def tiles(self):
@@ -283,16 +311,18 @@ def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
         return out
     batches, m, ks = a.shape
     n = b.shape[2]
-    left, right = Parts(a), Parts(b.transpose(1, 2))
+    kind = "one" if ks <= STEP_K else "step" if ks < LONG_KS else "block"
+    block = LONG_BLOCK_K if kind == "block" else BLOCK_K
+    left, right = Parts(a, block), Parts(b.transpose(1, 2), block)
     bias_view = out if bias is None else bias.expand(out.shape)
     tiles = batches * -(-m // TILE) * -(-n // TILE)
     where = (*out.stride(), *bias_view.stride())
-    programs = (2 if ks <= STEP_K else 1) * processors(a.device)
+    programs = (2 if kind == "one" else 1) * processors(a.device)
     launch(
         _multiply, (min(tiles, programs),), (*left.tiles(), *right.tiles(), left.scale, right.scale, bias_view, out),
         (batches, m, n, ks, alpha, beta, *where),
-        HAS_BIAS=bias is not None, ONE=ks <= STEP_K, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8,
-        num_stages=1 if ks <= STEP_K else 3, maxnreg=128 if ks <= STEP_K else None,  # two programs on a multiprocessor
+        HAS_BIAS=bias is not None, KIND=kind, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=block, GROUP=8, num_warps=8,
+        num_stages=1 if kind == "one" else 3, maxnreg=128 if kind == "one" else None,  # two programs on a multiprocessor
     )  # fmt: skip
     mend(a, b, left.flag, right.flag, out, bias, alpha, beta)
     return out
@@ -352,7 +382,18 @@ def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
         HAS_BIAS=bias is not None, BLOCK=1024,
     )  # fmt: skip
     b = w if unpack else w.t()[None]
-    mend(x[None], b, left.flag, flag, out[None], None if bias is None else bias[None], alpha, beta, unpack, parts)
+    mend(
+        x[None],
+        b,
+        left.flag,
+        flag,
+        out[None],
+        None if bias is None else bias[None],
+        alpha,
+        beta,
+        unpack,
+        parts,
+    )
     return out
 
 
@@ -381,7 +422,7 @@ def product_pays(a, b):
     By rates measured on an H100, those of few rows on an H200.
 
     cuBLAS: 50 TFLOP/s, 35 where few terms are summed, or 2.5 TB/s. Here: with few rows, 1.65 TB/s (1.2 for smaller operands); else 12 bytes of traffic per
-    operand element at 2.4 TB/s, whole rounds of tiles and steps at 160 TFLOP/s, the result at 2.5 TB/s, and 20 us for the small
+    operand element at 2.4 TB/s, whole rounds of tiles and steps at 165 TFLOP/s (195 for long sums), the result at 2.5 TB/s, and 20 us for the small
     kernels around it; and launches.
     """
     batches, m, ks = a.shape
@@ -399,7 +440,14 @@ def product_pays(a, b):
         rounds = -(-batches * -(-m // TILE) * -(-n // TILE) // units)
         ours_s = (
             12 * operands / 2.4e12
-            + rounds * units * 2 * TILE * TILE * -(-ks // STEP_K) * STEP_K / 160e12
+            + rounds
+            * units
+            * 2
+            * TILE
+            * TILE
+            * -(-ks // STEP_K)
+            * STEP_K
+            / (165e12 if ks < LONG_KS else 195e12)
             + 4 * results / 2.5e12
         )
     return with_launches(ours_s + 20e-6, 9) < 0.95 * cublas_s

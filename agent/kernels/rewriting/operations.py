@@ -98,7 +98,9 @@ def _top(x: torch.Tensor, taken: int, largest: bool, stable: bool) -> tuple[torc
 
 
 @torch.library.register_fake("kernelwright::packed", lib=_LIBRARY)
-def _packed(x: torch.Tensor, sources: list[torch.Tensor], rows: int, element: str, parts: int) -> torch.Tensor:
+def _packed(
+    x: torch.Tensor, sources: list[torch.Tensor], rows: int, element: str, parts: int
+) -> torch.Tensor:
     return x.new_empty((x.shape[0], rows))
 
 

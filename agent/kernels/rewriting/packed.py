@@ -1,4 +1,9 @@
-"""Products with weights that are computed from packed ones: a kernel computes them where it needs them, and none is written."""
+"""Products with weights of few bits: a kernel unpacks whole numbers where it needs them, and scales their sums.
+
+Whole numbers up to 2048 are exact in float16, so they need no second part, and a scale for a row and group of whole steps of the sum
+multiplies the sum. Other packed weights, such as those looked up in a table, stay with the compiler: computed element by element in
+front of a product, they were slower than written to memory once.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +28,8 @@ from agent.kernels.rewriting.nodes import (
 #: Tensors that weights are computed from, and how much smaller than float32 weights they are together at least.
 MOST_SOURCES = 4
 LEAST_PACKED = 2
+#: Of whole numbers that are exact in float16.
+LARGEST = 2048
 #: Places that a kernel computes together, see `agent.kernels.gpu.products`.
 STEP_K = 64
 
@@ -44,14 +51,22 @@ def packed_linear(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node |
     rows, ks = w.shape if name == "linear" else w.shape[::-1]
     parts = _stacked_parts(weight)
     element = Element(parts)
-    results = [element.of(weight, ["row", f"k{part}"] if name == "linear" else [f"k{part}", "row"]) for part in range(parts)]
+    results = [
+        element.of(weight, ["row", f"k{part}"] if name == "linear" else [f"k{part}", "row"])
+        for part in range(parts)
+    ]
+    found = [element.scaled.get(str(result)) for result in results]
+    numbers, scales = [one and one[0] for one in found], {one and one[1] for one in found}
     sources = list(element.sources)
     held_bytes = sum(value_of(one).numel() * value_of(one).element_size() for one in sources)
-    if not element.differ(results) or not sources or ks % parts or LEAST_PACKED * held_bytes > 4 * w.numel():
+    if (
+        None in scales or len(scales) > 1 or not element.differ(numbers) or ks % parts
+        or LEAST_PACKED * held_bytes > 4 * w.numel()
+    ):  # fmt: skip
         return None
     with graph.inserting_before(node):
         flat = add_call(graph, aten.reshape.default, x, [-1, ks])
-        text = "; ".join([*element.statements, _JOINED[parts].format(*results)])
+        text = "; ".join([*element.statements, f"{_JOINED[parts].format(*numbers)}, {scales.pop()}"])
         out = add_call(graph, torch.ops.kernelwright.packed.default, flat, sources, rows, text, parts)
         out = add_call(graph, aten.reshape.default, out, [*to.shape[:-1], rows])
         if given.get("bias") is not None:
@@ -82,13 +97,18 @@ class Element:
         statements: each gives a name to an expression of earlier names and of the parameters of an UNPACK, see
             `agent.kernels.gpu.products`.
         sources: the tensors in memory, in the order of the pointers.
+        scaled: of names of float32 values: the name of a whole number up to LARGEST, and of what that is multiplied by, which is the
+            same for all of a step.
     """
 
     def __init__(self, parts: int) -> None:
         self._parts = parts
         self.statements: list[str] = []
         self.sources: dict[torch.fx.Node, str] = {}
+        self.scaled: dict[str, tuple[str, str]] = {}
         self._names: dict[str, str] = {}
+        #: Least and largest of names of whole numbers.
+        self._ranges: dict[str, tuple[int, int]] = {}
         #: Names whose values differ among the k of a step.
         self._differ = {"j", "there"}
 
@@ -106,17 +126,12 @@ class Element:
         given, name = arguments_of(node) if operation(node) else {}, operation(node)
         if name in _OPERATORS:
             return self._binary(node, given, index, value)
-        if name in ("neg", "exp2") and value.dtype == torch.float32:
-            x = self.of(given["self"], index)
-            return x and self._named(f"-{x}" if name == "neg" else f"tl.exp2({x})")
         if name in ("to", "_to_copy"):
             source, x = value_of(given["self"]), self.of(given["self"], index)
             exact = value.dtype.is_floating_point or not source.dtype.is_floating_point
             return x and self._cast(x, source.dtype, value.dtype) if exact else None
         if name in ("contiguous", "clone", "detach", "alias"):
             return self.of(given["self"], index)
-        if name == "index":
-            return self._looked_up(given, index)
         if name == "stack":
             return self._stacked(given["tensors"], given["dim"] % value.dim(), index)
         moved = self._moved(node, name, given, index, value)
@@ -131,7 +146,7 @@ class Element:
             dim %= value_of(source).dim()
             return source, [*index[:dim], str(node.args[1]), *index[dim:]]
         before: Any = value_of(given.get("self"))
-        if before is None:
+        if before is None or before.dtype != value.dtype:
             return None
         axes, dim = before.dim(), given.get("dim")
         if name == "unsqueeze":
@@ -176,7 +191,7 @@ class Element:
             self.statements.append(f"{self._names[expression]} = {expression}")
         return self._names[expression]
 
-    def _loaded(self, node: Any, value: torch.Tensor, index: list[str], mask: str = "") -> str | None:
+    def _loaded(self, node: Any, value: torch.Tensor, index: list[str]) -> str | None:
         if node not in self.sources and len(self.sources) == MOST_SOURCES:
             return None
         if value.dtype not in _TRITON_TYPES or value.dtype == torch.bool or value.numel() >= 1 << 31:
@@ -188,27 +203,35 @@ class Element:
             for at, step, size in zip(places, value.stride(), value.shape, strict=True)
             if size > 1 and at != "0"
         ]
-        mask = mask or ("there" if self._differ & set(places) else "row_there")
-        return self._named(f"tl.load({' + '.join([pointer, *parts])}, mask={mask}, other=0)")
+        mask = "there" if self._differ & set(places) else "row_there"
+        return self._known(
+            f"tl.load({' + '.join([pointer, *parts])}, mask={mask}, other=0)",
+            value.dtype,
+            _limits(value.dtype),
+        )
 
     def _cast(self, x: str, given: torch.dtype, wanted: torch.dtype) -> str | None:
         if given == wanted:
             return x
-        return (
-            self._named(f"{x}.to({_TRITON_TYPES[wanted]})") if {given, wanted} <= set(_TRITON_TYPES) else None
-        )
+        if not {given, wanted} <= set(_TRITON_TYPES):
+            return None
+        return self._known(f"{x}.to({_TRITON_TYPES[wanted]})", wanted, self._ranges.get(x))
+
+    def _known(self, expression: str, dtype: torch.dtype, limits: tuple[int, int] | None) -> str:
+        """A name for an expression whose whole numbers lie between limits, where all of these are exact in its type."""
+        name = self._named(expression)
+        most = (-LARGEST, LARGEST) if dtype == torch.float32 else _limits(dtype)
+        if limits is not None and most is not None and most[0] <= limits[0] and limits[1] <= most[1]:
+            self._ranges[name] = limits
+            if dtype == torch.float32:
+                self.scaled[name] = name, "1.0"
+        return name
 
     def _binary(self, node: Any, given: dict[str, Any], index: list[str], value: torch.Tensor) -> str | None:
         name = operation(node)
-        if (
-            given.get("alpha", 1) != 1
-            or given.get("rounding_mode") is not None
-            or value.dtype not in _TRITON_TYPES
-        ):
+        if given.get("alpha", 1) != 1 or value.dtype not in _TRITON_TYPES or value.dtype == torch.bool:
             return None
-        if value.dtype == torch.bool or (name == "div" and not value.dtype.is_floating_point):
-            return None
-        sides = []
+        sides, limits = list[str](), list[tuple[int, int] | None]()
         for each in (given["self"], given["other"]):
             if isinstance(each, torch.fx.Node):
                 source = value_of(each)
@@ -217,27 +240,23 @@ class Element:
                 if x is None:
                     return None
                 sides.append(x)
+                limits.append(self._ranges.get(x))
             elif isinstance(each, bool) or not isinstance(each, int | float) or not math.isfinite(each):
                 return None
             else:
                 sides.append(repr(float(each)) if value.dtype.is_floating_point else repr(each))
+                limits.append((int(each), int(each)) if each == int(each) else None)
         # Of the result's type, as torch computes it, whatever a number beside it would make of it.
-        return self._named(f"({f' {_OPERATORS[name]} '.join(sides)}).to({_TRITON_TYPES[value.dtype]})")
-
-    def _looked_up(self, given: dict[str, Any], index: list[str]) -> str | None:
-        """An element of a table of one dimension."""
-        table, places = value_of(given["self"]), given["indices"]
-        if not isinstance(table, torch.Tensor) or table.dim() != 1 or len(places) != 1:
-            return None
-        if given["self"].op != "placeholder" or value_of(places[0]).dtype not in (torch.int32, torch.int64):
-            return None
-        at = self.of(places[0], index)
-        if at is None:
-            return None
-        size = table.shape[0]
-        at = self._named(f"tl.where({at} < 0, {at} + {size}, {at})")
-        inside = self._named(f"there & ({at} >= 0) & ({at} < {size})")
-        return self._loaded(given["self"], table, [at], inside)
+        expression = f"({f' {_OPERATORS[name]} '.join(sides)}).to({_TRITON_TYPES[value.dtype]})"
+        found = self._known(expression, value.dtype, _combined(name, *limits))
+        if name == "mul" and value.dtype == torch.float32 and found not in self.scaled:
+            for number, scale in (sides, sides[::-1]):
+                if number in self.scaled and scale not in self._differ:
+                    before = self.scaled[number]
+                    # Two scales round twice; one is what the module computes.
+                    if before[1] == "1.0":
+                        self.scaled[found] = before[0], scale
+        return found
 
     def _stacked(self, tensors: Any, dim: int, index: list[str]) -> str | None:
         """An element of what a stack has at a place that is known."""
@@ -260,7 +279,9 @@ class Element:
         middle = before[first : len(before) - last]
         for place, size in reversed(list(enumerate(middle))):
             outermost = all(one == 1 for one in middle[:place])
-            found.insert(0, "0" if size == 1 or flat == "0" else flat if outermost else self._rest(flat, size))
+            found.insert(
+                0, "0" if size == 1 or flat == "0" else flat if outermost else self._rest(flat, size)
+            )
             if size > 1 and not outermost and flat != "0":
                 flat = self._divided(flat, size)
         return [*index[:first], *found, *index[len(index) - last :]]
@@ -296,6 +317,35 @@ class Element:
         return self._named(f"{whole} {operator_} {count}") if operator_ else whole
 
 
+def _limits(dtype: torch.dtype) -> tuple[int, int] | None:
+    """The least and largest whole number of a type; None for others."""
+    if dtype.is_floating_point or dtype == torch.bool:
+        return None
+    return torch.iinfo(dtype).min, torch.iinfo(dtype).max
+
+
+def _combined(name: str, one: tuple[int, int] | None, two: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Between which an operation's results lie for whole numbers between limits; None where that is not known."""
+    if one is None or two is None:
+        return None
+    if name in ("add", "sub"):
+        return (one[0] + two[0], one[1] + two[1]) if name == "add" else (one[0] - two[1], one[1] - two[0])
+    if name == "mul":
+        corners = [a * b for a in one for b in two]
+        return min(corners), max(corners)
+    if one[0] < 0 or two[0] < 0:
+        return None
+    if name in ("__and__", "bitwise_and"):
+        return 0, min(one[1], two[1])
+    if "shift" in name:
+        return (
+            (one[0] >> two[1], one[1] >> two[0])
+            if "r" in name.strip("_")[:1] or "right" in name
+            else (one[0], one[1] << two[1])
+        )
+    return 0, (1 << max(one[1], two[1]).bit_length()) - 1
+
+
 def _broadcast(index: list[str], value: torch.Tensor) -> list[str]:
     """The index of an operand of fewer or shorter dimensions."""
     axes = value.dim()
@@ -308,7 +358,7 @@ def _broadcast(index: list[str], value: torch.Tensor) -> list[str]:
 _JOINED = {1: "{}", 2: "tl.join({}, {})", 4: "tl.join(tl.join({0}, {2}), tl.join({1}, {3}))"}
 _ALONG = ("k0", "k1", "k2", "k3")
 _OPERATORS = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "__and__": "&", "bitwise_and": "&", "__or__": "|", "bitwise_or": "|",
+    "add": "+", "sub": "-", "mul": "*", "__and__": "&", "bitwise_and": "&", "__or__": "|", "bitwise_or": "|",
     "__xor__": "^", "bitwise_xor": "^", "__lshift__": "<<", "bitwise_left_shift": "<<", "__rshift__": ">>", "bitwise_right_shift": ">>",
 }  # fmt: skip
 _TRITON_TYPES = {

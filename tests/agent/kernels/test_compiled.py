@@ -34,7 +34,7 @@ TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 MOST_STACK_BYTES = 150
 MOST_SHARED_BYTES = 227 << 10  # of a program on 9.0 and 10.0
 
-PRODUCT = {"HAS_BIAS": False, "ONE": False, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "GROUP": 8}
+PRODUCT = {"HAS_BIAS": False, "KIND": "step", "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "GROUP": 8}
 CONVOLUTION = {
     "TAPS_H": 3, "TAPS_W": 3, "HAS_BIAS": False, "AFTER": None, "ONE": 0, "TWO": 0, "NEAR": True, "PARTS": 2, "EVEN": False,
 }  # fmt: skip
@@ -51,7 +51,7 @@ def _four_bits(row, j, first, there, row_there, p0, p1, p2, p3):  # type: ignore
     code = tl.join((codes & 15).to(tl.float32), (codes >> 4).to(tl.float32))
     zero = tl.load(p1 + row * 64 + first // 64, mask=row_there, other=0).to(tl.float32)
     scale = tl.load(p2 + row * 64 + first // 64, mask=row_there, other=0)
-    return (code - zero[:, :, None]) * scale[:, :, None]
+    return code - zero[:, :, None], scale
 
 
 SOURCES = {"p0": "*u8", "p1": "*u8", "p2": "*fp32", "p3": "*fp32"}
@@ -63,9 +63,24 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         dict.fromkeys(("a_high", "a_low", "b_high", "b_low"), "tensordesc<fp16[128,64]>"),
         {"num_warps": 8, "num_stages": 3},
     ),
+    "product of long sums": (
+        products._multiply,
+        PRODUCT | {"KIND": "block", "BLOCK": 512},
+        dict.fromkeys(("a_high", "a_low", "b_high", "b_low"), "tensordesc<fp16[128,64]>"),
+        {"num_warps": 8, "num_stages": 3},
+    ),
     "few rows": (
         products._multiply_few,
-        {"UNPACK": None, "PARTS": 1, "EVEN": True, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "FLAG_ROWS": 128},
+        {
+            "UNPACK": None,
+            "PARTS": 1,
+            "EVEN": True,
+            "BM": 128,
+            "BN": 128,
+            "STEP": 64,
+            "BLOCK": 256,
+            "FLAG_ROWS": 128,
+        },
         dict.fromkeys(("x_high", "x_low"), "tensordesc<fp16[128,64]>")
         | {"w_tiles": "tensordesc<fp32[128,64]>"}
         | SOURCES,
@@ -73,7 +88,16 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "packed weights": (
         products._multiply_few,
-        {"UNPACK": _four_bits, "PARTS": 2, "EVEN": True, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "FLAG_ROWS": 128},
+        {
+            "UNPACK": _four_bits,
+            "PARTS": 2,
+            "EVEN": True,
+            "BM": 128,
+            "BN": 128,
+            "STEP": 64,
+            "BLOCK": 256,
+            "FLAG_ROWS": 128,
+        },
         dict.fromkeys(("x_high", "x_low", "w_tiles"), "tensordesc<fp16[128,64]>") | SOURCES,
         {"num_warps": 8, "num_stages": 3},
     ),
@@ -206,6 +230,7 @@ HALVES = ("high_ptr", "low_ptr")
 #: What `calls._has_units` keeps from other GPUs: below 9.0 for want of units, and the product on 10.0, see there.
 ABOVE_8 = (
     "product",
+    "product of long sums",
     "few rows",
     "packed weights",
     "convolution",
@@ -267,7 +292,8 @@ def test_stores_are_wide_only_where_outputs_are_neighbors(step: int) -> None:
         for name in KERNELS
         for arch in (80, 90, 100)
         if (arch > 80 or name not in ABOVE_8)
-        and (name, arch) not in (("product", 100), ("convolution and more", 100))
+        and (name, arch)
+        not in (("product", 100), ("product of long sums", 100), ("convolution and more", 100))
     ],
 )
 def test_it_compiles_and_does_not_spill(

@@ -15,16 +15,16 @@ from agent.kernels.gpu import calls, products
 from agent.kernels.rewriting import operations, packed
 from agent.kernels.writing import _FUNCTIONS, function_text
 torch.manual_seed(0)
-codes = torch.randint(0, 256, (150, 48), dtype=torch.uint8)
+codes = torch.randint(0, 256, (150, 96), dtype=torch.uint8)
 scale = torch.rand(150, 3) + 0.1
 table = torch.randn(16)
 
 def four_bits(codes, scale):
-    halves = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1).unflatten(1, (-1, 32))
+    halves = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1).unflatten(1, (-1, 64))
     return ((halves.float() - 8) * scale.unsqueeze(-1)).flatten(1)
 
 def signed(codes, scale):
-    return codes.view(150, 48).to(torch.int8).float() / scale[:, 1:2] + scale.select(1, -1).unsqueeze(1)
+    return scale[:, 1:2] * codes.view(150, 96).float()
 
 def six_bits(codes, scale):
     low, middle, high = codes.unflatten(1, (-1, 3)).unbind(-1)
@@ -33,11 +33,11 @@ def six_bits(codes, scale):
 
 def of_table(codes, scale, table):
     index = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1).int()
-    power = torch.exp2(scale.half().repeat_interleave(32, dim=1).float())
+    power = torch.exp2(scale.half().repeat_interleave(64, dim=1).float())
     return table[index] * -power
 
 def turned(codes, scale):
-    return (codes.t().reshape(48, 150) << 3).float() * scale.t()[2].expand(48, 150)
+    return (codes.t().reshape(96, 150) >> 3).float() * scale.t()[2].expand(96, 150)
 
 def linear(weight):
     return lambda x, *given: F.linear(x, weight(*given))
@@ -47,12 +47,15 @@ def in_halves(codes, scale):
 
 cases = {
     "four bits": (linear(four_bits), four_bits, (codes, scale)),
-    "signed": (linear(signed), signed, (codes, scale)),
+    "signed": (linear(signed), signed, (codes.view(torch.int8), scale)),
+    "other type": (linear(lambda codes: codes.view(torch.int8).float()), None, (codes,)),
+    "wraps": (linear(lambda codes: (codes << 3).float()), None, (codes,)),
     "six bits": (linear(six_bits), six_bits, (codes, scale)),
     "table": (linear(of_table), of_table, (codes, scale, table)),
     "turned": (lambda x, *given: x @ turned(*given), lambda *given: turned(*given).t(), (codes, scale)),
     "bias": (lambda x, codes, scale: F.linear(x[None], four_bits(codes, scale), scale[:, 0])[0], four_bits, (codes, scale)),
-    "float weights": (linear(lambda w, scale: w * 2), None, (torch.randn(150, 48), scale)),
+    "short groups": (linear(lambda codes, scale: (four_bits(codes, scale).unflatten(1, (-1, 32)) * scale[:, None, :1]).flatten(1)), None, (codes, scale)),
+    "float weights": (linear(lambda w, scale: w * 2), None, (torch.randn(150, 96), scale)),
     "cumulative": (linear(lambda codes, scale: four_bits(codes, scale).cumsum(1)), None, (codes, scale)),
     "used twice": (lambda x, *given: (w := four_bits(*given), F.linear(x, w))[1] + w.sum(), None, (codes, scale)),
     "written": (lambda x, codes, scale: (codes.add_(1), F.linear(x, four_bits(codes, scale)))[1], None, (codes, scale)),
@@ -61,8 +64,8 @@ cases = {
 }
 found = {}
 for name, (run, weight, given) in cases.items():
-    halves = name in ("four bits", "table", "bias", "cumulative", "used twice", "written")
-    x = torch.randn(5, 96 if halves else 64 if name == "six bits" else 48)
+    halves = name in ("four bits", "table", "bias", "cumulative", "used twice", "written", "short groups")
+    x = torch.randn(5, 192 if halves else 128 if name == "six bits" else 96)
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(one) for one in (x, *given)]
         graph = make_fx(run, pre_dispatch=True)(*fakes)
@@ -96,7 +99,7 @@ for name, (run, weight, given) in cases.items():
 out, change = torch.full((5, 150), 7.0), scale.clone()
 change[3, 1], change[70, 2] = float("inf"), float("nan")
 for name, scales in (("plain", scale), ("special", change)):
-    x = torch.randn(5, 96)
+    x = torch.randn(5, 192)
     if name == "special":
         x[2, 5] = float("inf")
     element = __import__("element_0").element
@@ -113,8 +116,18 @@ print(json.dumps(found))
 def test_weights_that_are_computed_from_packed_ones(tmp_path: Path) -> None:
     found = run_program(tmp_path, INTERPRETED + PROGRAM)
     left = {name for name, result in found.items() if result == "left"}
-    assert left == {"float weights", "cumulative", "used twice", "written", "half"}
+    assert left == {
+        "other type",
+        "wraps",
+        "table",
+        "short groups",
+        "float weights",
+        "cumulative",
+        "used twice",
+        "written",
+        "half",
+    }
     assert {
         name: result for name, result in found.items() if name not in left and result != [True, True]
     } == {}
-    assert len(found) == 14
+    assert len(found) == 17
