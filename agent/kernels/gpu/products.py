@@ -3,7 +3,7 @@
 Each operand is cut into blocks of 256 along the summed dimension. A block of a row is scaled by a power of two (exactly) and split
 into a high and a low float16 part, which together hold 22 bits. Of the four products of parts the three larger are summed. The
 tensor core truncates when it adds, so sums of 64 terms are added to the float32 result by an ordinary, rounding addition that also
-applies the blocks' scales. Of long sums (8192 terms and more) float32 itself has larger errors: there, sums are of a block of 512, a
+applies the blocks' scales. In large products of long sums (8192 terms and more) float32 itself has larger errors: there, sums are of a block of 512, a
 fifth faster, and what truncation takes off on average is multiplied on. Tiles with values that no scale can hold (Inf, NaN, beyond 2^75)
 are computed again by float32 multiply-adds, which puts Inf and NaN where they belong.
 
@@ -19,7 +19,8 @@ from agent.kernels.gpu.launching import launch
 
 STEP_K = 64  # of the main kernel's loop
 BLOCK_K = 256  # one scale
-LONG_KS = 8192  # from which on sums are of LONG_BLOCK_K
+LONG_KS = 8192  # from which on sums are of LONG_BLOCK_K, for as many results as cuBLAS sums in one piece each
+LONG_RESULTS = 1 << 23
 LONG_BLOCK_K = 512
 # Sums of 512 lose 1.5e-6 of themselves if terms have either sign, 3.4e-6 if all have one (H100); between the two, what remains, with
 # 1e-6 that differs from sum to sum, is less than the error of float32 in cuBLAS, 1.6e-6 and 1.2e-6 for 8192 terms.
@@ -311,7 +312,7 @@ def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
         return out
     batches, m, ks = a.shape
     n = b.shape[2]
-    kind = "one" if ks <= STEP_K else "step" if ks < LONG_KS else "block"
+    kind = "one" if ks <= STEP_K else "block" if are_long(a, b) else "step"
     block = LONG_BLOCK_K if kind == "block" else BLOCK_K
     left, right = Parts(a, block), Parts(b.transpose(1, 2), block)
     bias_view = out if bias is None else bias.expand(out.shape)
@@ -326,6 +327,11 @@ def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
     )  # fmt: skip
     mend(a, b, left.flag, right.flag, out, bias, alpha, beta)
     return out
+
+
+def are_long(a, b):
+    """Whether a @ b has sums whose errors are large in float32, too. Of fewer results cuBLAS splits sums, which makes them smaller."""
+    return a.shape[2] >= LONG_KS and a.shape[0] * a.shape[1] * b.shape[2] >= LONG_RESULTS
 
 
 def mend(a, b, a_flag, b_flag, out, bias, alpha, beta, unpack=None, parts=1):
@@ -447,7 +453,7 @@ def product_pays(a, b):
             * TILE
             * -(-ks // STEP_K)
             * STEP_K
-            / (165e12 if ks < LONG_KS else 195e12)
+            / (195e12 if are_long(a, b) else 165e12)
             + 4 * results / 2.5e12
         )
     return with_launches(ours_s + 20e-6, 9) < 0.95 * cublas_s

@@ -72,7 +72,7 @@ def large_first(a, b):
 product("few rows, zeros first", 1, 4, 512, 140, transposed=True, change=zeros_first)
 product("few rows, unused large ones first", 1, 4, 512, 140, transposed=True, change=large_first)
 product("rows of other magnitudes", 1, 9, 64, 20, change=huge)
-products.LONG_KS, products.GAIN = 600, products.tl.constexpr(1.0)  # nothing is truncated here
+products.LONG_KS, products.LONG_RESULTS, products.GAIN = 600, 0, products.tl.constexpr(1.0)  # nothing is truncated here
 product("long sums", 1, 140, 1100, 150, spread=1.0, bias=True)
 product("long sums, inf and nan", 2, 70, 640, 70, change=special)
 
