@@ -4,7 +4,8 @@
     python -m benchmarks.float32_products --random 0
 
 Both are called from Python as generated code calls them, in turns in the same run, `ROUNDS` times each; a ratio is the median of the
-rounds', with the interval that holds the median in 95 of 100 runs (ranks 4 and 12 of 15). At random sizes (32 to 8192 in each
+rounds', with the interval that holds the median in 95 of 100 runs (ranks 4 and 12 of 15). The second operand lies in memory as a linear
+layer's weight does. At random sizes (32 to 8192 in each
 dimension, evenly by their logarithm; a third of them not multiples of 16) the library chooses for itself, as it does in a module:
 what it leaves to cuBLAS takes as long there and here.
 """
@@ -40,6 +41,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="No size is begun after so many seconds.")] = 1e9,
     out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
 ) -> None:
+    """Compare, print a table, and write JSON."""
     torch.backends.cuda.matmul.allow_tf32 = False
     ends_at = time.monotonic() + seconds
     rows = []
@@ -73,7 +75,7 @@ def main(
 def compared(m: int, n: int, k: int, *, errors: bool = False) -> dict[str, Any]:
     """Times of both, in ms, and with ``errors`` their relative errors for numbers of either sign and for positive ones."""
     torch.manual_seed(0)
-    a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+    a, b = torch.randn(m, k, device="cuda"), torch.randn(n, k, device="cuda").t()
     out = torch.empty(m, n, device="cuda")
     row: dict[str, Any] = {"m": m, "n": n, "k": k, "ours": bool(product_pays(a[None], b[None]))}
     sides = {"cublas": lambda: torch.mm(a, b, out=out), "library": lambda: library_mm(a, b, out=out)}
@@ -87,7 +89,7 @@ def compared(m: int, n: int, k: int, *, errors: bool = False) -> dict[str, Any]:
     calls = {}
     for name, side in sides.items():
         side()
-        calls[name] = max(1, min(50, round(2.0 / max(elapsed_ms(side, 3), 1e-3))))
+        calls[name] = max(10, min(200, round(10.0 / max(elapsed_ms(side, 3), 1e-3))))
     times = {name: list[float]() for name in sides}
     for place in range(ROUNDS):
         for name in sorted(sides, reverse=bool(place % 2)):

@@ -24,13 +24,14 @@ MOST_OF_GROUP = 5
 
 
 def library_mm(a, b, *, out):
-    if _multiplies(a, b, out) and product_pays(a[None], b[None]):
+    if _is_long(1, *a.shape, b.shape[1]) and _multiplies(a, b, out) and product_pays(a[None], b[None]):
         return product(a[None], b[None], out[None])[0]
     return torch.mm(a, b, out=out)
 
 
 def library_addmm(bias, a, b, *, alpha=1, beta=1, out):
-    if _multiplies(a, b, bias, out) and product_pays(a[None], b[None]):
+    is_long = _is_long(1, *a.shape, b.shape[1])
+    if is_long and _multiplies(a, b, bias, out) and product_pays(a[None], b[None]):
         return product(a[None], b[None], out[None], bias if beta else None, float(alpha), float(beta))[0]
     return torch.addmm(bias, a, b, alpha=alpha, beta=beta, out=out)
 
@@ -48,13 +49,13 @@ def library_packed(x, sources, rows, unpack, parts):
 def library_bmm(a, b, *, out):
     if tiny_pays(a, b):
         return tiny_products(a, b, out)
-    if _multiplies(a, b, out) and product_pays(a, b):
+    if _is_long(*a.shape, b.shape[2]) and _multiplies(a, b, out) and product_pays(a, b):
         return product(a, b, out)
     return torch.bmm(a, b, out=out)
 
 
 def library_baddbmm(bias, a, b, *, alpha=1, beta=1, out):
-    if _multiplies(a, b, bias, out) and product_pays(a, b):
+    if _is_long(*a.shape, b.shape[2]) and _multiplies(a, b, bias, out) and product_pays(a, b):
         return product(a, b, out, bias if beta else None, float(alpha), float(beta))
     return torch.baddbmm(bias, a, b, alpha=alpha, beta=beta, out=out)
 
@@ -78,6 +79,11 @@ def library_convolution(
     Args:
         after, one, two: pointwise operations that follow, see `After`; with them the result is contiguous.
     """
+    if after is None and groups == 1 and x.dim() > 2:
+        # At 2 TFLOP/s, cuDNN's slowest here: shorter than our launches. A closer look would cost more than some.
+        if x.numel() * weight.numel() < 8 * LAUNCH_S * 1e12 * x.shape[1]:
+            out = torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, 1)
+            return out.contiguous() if x.is_contiguous() else out
     outs = weight.shape[1] * groups if transposed else weight.shape[0]
     operands = [None if each is None else each.contiguous() for each in (one, two)]
     after = After(
@@ -238,6 +244,12 @@ def _convolved(x, weight, stride, padding, dilation, transposed, output_padding)
     return [
         (size - 1) * step - 2 * pad + gap * (tap - 1) + 1 + more for size, tap, step, pad, gap, more in axes
     ]
+
+
+def _is_long(batches, m, ks, n):
+    """Whether a product takes cuBLAS longer than ours takes to launch. A closer look costs 40 us, more than a short product."""
+    taken_s = batches * max(2 * m * n * ks / 35e12, 4 * (ks * (m + n) + m * n) / 2.5e12)
+    return taken_s > 9 * LAUNCH_S
 
 
 def _multiplies(*tensors):

@@ -40,7 +40,9 @@ def packed_linear(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node |
     if name not in ("linear", "mm", "matmul") or any(writes(one) for one in graph.nodes):
         return None
     given = arguments_of(node)
-    x, weight = (given["input"], given["weight"]) if name == "linear" else node.args[:2]
+    x: Any
+    weight: Any
+    x, weight = (given["input"], given["weight"]) if name == "linear" else tuple(node.args[:2])
     to, w = value_of(x), value_of(only_used(weight))
     if (
         not all(isinstance(one, torch.Tensor) and one.dtype == torch.float32 for one in (to, w))
@@ -83,7 +85,7 @@ def _stacked_parts(weight: torch.fx.Node) -> int:
             seen.add(node)
             left += node.all_input_nodes
             if operation(node) == "stack":
-                counts.add(len(node.all_input_nodes) and len(arguments_of(node)["tensors"]))
+                counts.add(len(arguments_of(node)["tensors"]))
     return max(counts) if max(counts) in _JOINED else 1
 
 
@@ -335,14 +337,12 @@ def _combined(name: str, one: tuple[int, int] | None, two: tuple[int, int] | Non
         return min(corners), max(corners)
     if one[0] < 0 or two[0] < 0:
         return None
-    if name in ("__and__", "bitwise_and"):
+    if _OPERATORS[name] == "&":
         return 0, min(one[1], two[1])
-    if "shift" in name:
-        return (
-            (one[0] >> two[1], one[1] >> two[0])
-            if "r" in name.strip("_")[:1] or "right" in name
-            else (one[0], one[1] << two[1])
-        )
+    if _OPERATORS[name] == ">>":
+        return one[0] >> two[1], one[1] >> two[0]
+    if _OPERATORS[name] == "<<":
+        return (one[0], one[1] << two[1]) if two[1] < 64 else None
     return 0, (1 << max(one[1], two[1]).bit_length()) - 1
 
 
