@@ -200,6 +200,8 @@ class Element:
             return None
         pointer = self.sources.setdefault(node, f"p{len(self.sources)}")
         places = [self._place(at) for at in index]
+        if any(at in self._differ and step != 1 for at, step in zip(places, value.stride(), strict=True)):
+            return None  # bytes that do not lie together are read one by one: six bits in three bytes took longer than in torch
         parts = [
             at if step == 1 else f"{at} * {step}"
             for at, step, size in zip(places, value.stride(), value.shape, strict=True)

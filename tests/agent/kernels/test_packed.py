@@ -31,6 +31,9 @@ def six_bits(codes, scale):
     parts = [low & 63, low >> 6 | (middle & 15) << 2, middle >> 4 | (high & 3) << 4, high >> 2]
     return (torch.stack(parts, dim=-1).flatten(1) ^ 3).float() * 0.5
 
+def two_bits(codes):
+    return torch.stack([codes >> shift & 3 for shift in (0, 2, 4, 6)], dim=-1).flatten(1).float() - 1
+
 def of_table(codes, scale, table):
     index = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1).int()
     power = torch.exp2(scale.half().repeat_interleave(64, dim=1).float())
@@ -50,6 +53,7 @@ cases = {
     "signed": (linear(signed), signed, (codes.view(torch.int8), scale)),
     "other type": (linear(lambda codes: codes.view(torch.int8).float()), None, (codes,)),
     "wraps": (linear(lambda codes: (codes << 3).float()), None, (codes,)),
+    "two bits": (linear(two_bits), two_bits, (codes,)),
     "six bits": (linear(six_bits), six_bits, (codes, scale)),
     "table": (linear(of_table), of_table, (codes, scale, table)),
     "turned": (lambda x, *given: x @ turned(*given), lambda *given: turned(*given).t(), (codes, scale)),
@@ -65,7 +69,7 @@ cases = {
 found = {}
 for name, (run, weight, given) in cases.items():
     halves = name in ("four bits", "table", "bias", "cumulative", "used twice", "written", "short groups")
-    x = torch.randn(5, 192 if halves else 128 if name == "six bits" else 96)
+    x = torch.randn(5, 192 if halves else {"six bits": 128, "two bits": 384}.get(name, 96))
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(one) for one in (x, *given)]
         graph = make_fx(run, pre_dispatch=True)(*fakes)
@@ -117,6 +121,7 @@ def test_weights_that_are_computed_from_packed_ones(tmp_path: Path) -> None:
     found = run_program(tmp_path, INTERPRETED + PROGRAM)
     left = {name for name, result in found.items() if result == "left"}
     assert left == {
+        "six bits",
         "other type",
         "wraps",
         "table",
@@ -130,4 +135,4 @@ def test_weights_that_are_computed_from_packed_ones(tmp_path: Path) -> None:
     assert {
         name: result for name, result in found.items() if name not in left and result != [True, True]
     } == {}
-    assert len(found) == 17
+    assert len(found) == 18
