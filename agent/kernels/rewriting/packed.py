@@ -200,7 +200,10 @@ class Element:
             return None
         pointer = self.sources.setdefault(node, f"p{len(self.sources)}")
         places = [self._place(at) for at in index]
-        if any(at in self._differ and step != 1 for at, step in zip(places, value.stride(), strict=True)):
+        if any(
+            at in self._differ and (step != 1 or not self._is_near(at))
+            for at, step in zip(places, value.stride(), strict=True)
+        ):
             return None  # bytes that do not lie together are read one by one: six bits in three bytes took longer than in torch
         parts = [
             at if step == 1 else f"{at} * {step}"
@@ -213,6 +216,11 @@ class Element:
             value.dtype,
             _limits(value.dtype),
         )
+
+    def _is_near(self, place: str) -> bool:
+        """Whether neighbors of `j` are at neighboring places or the same."""
+        text = next((text for text, name in self._names.items() if name == place), place)
+        return re.fullmatch(r"j( // \d+)?", text) is not None
 
     def _cast(self, x: str, given: torch.dtype, wanted: torch.dtype) -> str | None:
         if given == wanted:
