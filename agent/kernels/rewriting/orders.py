@@ -49,7 +49,8 @@ def order_statistic(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
         else:
             largest = given["largest"] if name == "topk" else given["descending"]
             taken = given["k"] if name == "topk" else _first_ones(used.values(), x.dim() - 1)
-            if not isinstance(taken, int) or not 0 < taken <= MOST_TAKEN:
+            taken = min(taken, x.shape[-1]) if isinstance(taken, int) else 0  # a slice may end beyond the row
+            if not 0 < taken <= MOST_TAKEN:
                 return False
             top = torch.ops.kernelwright.top.default
             new = add_call(graph, top, given["self"], taken, largest, name == "sort")
