@@ -3,9 +3,8 @@
 Each operand is cut into blocks of 256 along the summed dimension. A block of a row is scaled by a power of two (exactly) and split
 into a high and a low float16 part, which together hold 22 bits. Of the four products of parts the three larger are summed. The
 tensor core truncates when it adds, so sums of 64 terms are added to the float32 result by an ordinary, rounding addition that also
-applies the blocks' scales. In large products of long sums (8192 terms and more) float32 itself has larger errors: there, sums are of a block of 512, a
-fifth faster, and what truncation takes off on average is multiplied on. Tiles with values that no scale can hold (Inf, NaN, beyond 2^75)
-are computed again by float32 multiply-adds, which puts Inf and NaN where they belong.
+applies the blocks' scales. Tiles with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again by float32
+multiply-adds, which puts Inf and NaN where they belong.
 
 Sizes below the crossover go to cuBLAS.
 """
@@ -19,17 +18,10 @@ from agent.kernels.gpu.launching import launch
 
 STEP_K = 64  # of the main kernel's loop
 BLOCK_K = 256  # one scale
-LONG_KS = 8192  # from which on sums are of LONG_BLOCK_K, for as many results as cuBLAS sums in one piece each
-LONG_RESULTS = 1 << 23
-LONG_BLOCK_K = 512
-# Sums of 512 lose 1.5e-6 of themselves if terms have either sign, 3.4e-6 if all have one (H100); between the two, what remains, with
-# 1e-6 that differs from sum to sum, is less than the error of float32 in cuBLAS, 1.6e-6 and 1.2e-6 for 8192 terms.
-GAIN = tl.constexpr(1 + 2.4e-6)
 FLAG_ROWS = 128  # rows that are computed again together
 LARGEST_BITS = tl.constexpr((75 + 127) << 23)  # of 2^75, as a float32's bits
-LARGEST_SCALE = tl.constexpr(
-    (40 + 127) << 23
-)  # of 2^40: times the other operand's, up to 2^62, and the sum of a step
+# Of a scale of few bits; times the other operand's, up to 2^62, and a step's sum it is a float32.
+LARGEST_SCALE = tl.constexpr((40 + 127) << 23)
 TILE = 128
 # Of a launch from Python with its descriptors and buffers (a product with six took 165 us, a few rows' 205; H100); a CUDA graph's
 # replay takes a tenth (agent.kernels.writing.as_replayed).
@@ -103,9 +95,9 @@ def _add_products(a_high, a_low, b_high, b_low, a_row, b_row, k, sums):
 @triton.jit(do_not_specialize=["batches", "m", "n", "ks"])
 def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks, alpha, beta,
               out_batch, out_row, out_col, bias_batch, bias_row, bias_col,
-              HAS_BIAS: tl.constexpr, KIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr,
+              HAS_BIAS: tl.constexpr, ONE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr,
               GROUP: tl.constexpr):  # fmt: skip
-    """Tiles of the product; KIND says when sums are added in float32: after each "step", each "block", or there is "one" step."""
+    """Tiles of the product; ONE where one step has all terms."""
     m_tiles, n_tiles = tl.cdiv(m, BM), tl.cdiv(n, BN)
     a_rows, b_rows = batches.to(tl.int64) * m, batches.to(tl.int64) * n
     for tile in tl.range(tl.program_id(0), batches * m_tiles * n_tiles, tl.num_programs(0)):
@@ -116,10 +108,10 @@ def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, 
         a_scale = tl.load(a_at, mask=row < m, other=0.0)
         b_scale = tl.load(b_at, mask=col < n, other=0.0)
         total = tl.zeros((BM, BN), dtype=tl.float32)
-        if KIND == "one":
+        if ONE:
             total = _add_products(a_high, a_low, b_high, b_low, a_row, b_row, 0, total)
             total *= a_scale[:, None] * b_scale[None, :]
-        elif KIND == "step":
+        else:
             for step in tl.range(0, tl.cdiv(ks, STEP)):
                 k = step * STEP
                 sums = tl.zeros((BM, BN), dtype=tl.float32)
@@ -129,15 +121,6 @@ def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, 
                     block = (k + STEP) // BLOCK
                     a_scale = tl.load(a_at + block * a_rows, mask=(row < m) & (k + STEP < ks), other=0.0)
                     b_scale = tl.load(b_at + block * b_rows, mask=(col < n) & (k + STEP < ks), other=0.0)
-        else:
-            for block in tl.range(0, tl.cdiv(ks, BLOCK)):
-                a_scale = tl.load(a_at + block * a_rows, mask=row < m, other=0.0)
-                b_scale = tl.load(b_at + block * b_rows, mask=col < n, other=0.0)
-                sums = tl.zeros((BM, BN), dtype=tl.float32)
-                for step in tl.range(0, tl.cdiv(tl.minimum(BLOCK, ks - block * BLOCK), STEP)):
-                    k = block * BLOCK + step * STEP
-                    sums = _add_products(a_high, a_low, b_high, b_low, a_row, b_row, k, sums)
-                total += sums * (a_scale[:, None] * b_scale[None, :] * GAIN)
         there = (row < m)[:, None] & (col < n)[None, :]
         row, col = row.to(tl.int64), col.to(tl.int64)
         total *= alpha
@@ -214,7 +197,7 @@ def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, p0, p1, p2, p3, flag_ptr,
         part = tl.dot(w_high, xh, part)
         all_fit = tl.minimum(all_fit, fits.to(tl.int32))
         x_scale = tl.load(x_scale_ptr + (k // BLOCK) * m + row, mask=row < m, other=0.0)
-        total += part * (w_scale * x_scale[None, :])
+        total += part * x_scale[None, :] * w_scale  # a scale of few bits may be tiny, too
     tl.store(flag_ptr + col // FLAG_ROWS, 1, mask=(col < n) & (all_fit == 0))
     to = out_ptr + tl.program_id(1).to(tl.int64) * to_part + row.to(tl.int64)[None, :] * to_row
     tl.store(to + col.to(tl.int64)[:, None] * to_col, total, mask=(col < n)[:, None] & (row < m)[None, :])
@@ -261,7 +244,7 @@ def _mend(a_ptr, b_ptr, p1, p2, p3, a_flag_ptr, b_flag_ptr, bias_ptr, out_ptr, m
                         b, scale = _unpacked(
                             columns, first, n, ks, b_ptr, p1, p2, p3, UNPACK, PARTS, PART, 16, False
                         )
-                        b = tl.trans(b * scale)
+                        b = tl.trans(tl.where((k < ks)[None, :], b * scale, 0.0))
                     total = tl.dot(a, b, total, input_precision="ieee")
                 there = (row < m)[:, None] & (col < n)[None, :]
                 total *= alpha
@@ -284,9 +267,9 @@ class Parts:
         flag: (batch, groups of rows) int32, not zero where rows must be computed in float32.
     """
 
-    def __init__(self, x, block=BLOCK_K):
+    def __init__(self, x):
         batches, rows, ks = x.shape
-        padded, blocks = -(-ks // 8) * 8, -(-ks // block)
+        padded, blocks = -(-ks // 8) * 8, -(-ks // BLOCK_K)
         self.high, self.low = torch.empty((2, batches * rows, padded), dtype=torch.float16, device=x.device)
         self.scale = torch.empty((blocks, batches * rows), dtype=torch.float32, device=x.device)
         self.flag = torch.zeros((batches, -(-rows // FLAG_ROWS)), dtype=torch.int32, device=x.device)
@@ -294,7 +277,7 @@ class Parts:
         launch(
             _split, (-(-rows // step), batches, blocks), (x, self.high, self.low, self.scale, self.flag),
             (rows, ks, padded, *x.stride()),
-            ROWS=step, BLOCK=block, FLAG_ROWS=FLAG_ROWS,
+            ROWS=step, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS,
         )  # fmt: skip
 
     def tiles(self):
@@ -312,26 +295,20 @@ def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
         return out
     batches, m, ks = a.shape
     n = b.shape[2]
-    kind = "one" if ks <= STEP_K else "block" if are_long(a, b) else "step"
-    block = LONG_BLOCK_K if kind == "block" else BLOCK_K
-    left, right = Parts(a, block), Parts(b.transpose(1, 2), block)
+    left, right = Parts(a), Parts(b.transpose(1, 2))
     bias_view = out if bias is None else bias.expand(out.shape)
     tiles = batches * -(-m // TILE) * -(-n // TILE)
     where = (*out.stride(), *bias_view.stride())
-    programs = (2 if kind == "one" else 1) * processors(a.device)
+    is_one = ks <= STEP_K
+    programs = (2 if is_one else 1) * processors(a.device)
     launch(
         _multiply, (min(tiles, programs),), (*left.tiles(), *right.tiles(), left.scale, right.scale, bias_view, out),
         (batches, m, n, ks, alpha, beta, *where),
-        HAS_BIAS=bias is not None, KIND=kind, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=block, GROUP=8, num_warps=8,
-        num_stages=1 if kind == "one" else 3, maxnreg=128 if kind == "one" else None,  # two programs on a multiprocessor
+        HAS_BIAS=bias is not None, ONE=is_one, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8,
+        num_stages=1 if is_one else 3, maxnreg=128 if is_one else None,  # two programs on a multiprocessor
     )  # fmt: skip
     mend(a, b, left.flag, right.flag, out, bias, alpha, beta)
     return out
-
-
-def are_long(a, b):
-    """Whether a @ b has sums whose errors are large in float32, too. Of fewer results cuBLAS splits sums, which makes them smaller."""
-    return a.shape[2] >= LONG_KS and a.shape[0] * a.shape[1] * b.shape[2] >= LONG_RESULTS
 
 
 def mend(a, b, a_flag, b_flag, out, bias, alpha, beta, unpack=None, parts=1):
@@ -428,7 +405,7 @@ def product_pays(a, b):
     By rates measured on an H100, those of few rows on an H200.
 
     cuBLAS: 50 TFLOP/s, 35 where few terms are summed, or 2.5 TB/s. Here: with few rows, 1.65 TB/s (1.2 for smaller operands); else 12 bytes of traffic per
-    operand element at 2.4 TB/s, whole rounds of tiles and steps at 165 TFLOP/s (195 for long sums), the result at 2.5 TB/s, and 20 us for the small
+    operand element at 2.4 TB/s, whole rounds of tiles and steps at 165 TFLOP/s, the result at 2.5 TB/s, and 20 us for the small
     kernels around it; and launches.
     """
     batches, m, ks = a.shape
@@ -446,14 +423,7 @@ def product_pays(a, b):
         rounds = -(-batches * -(-m // TILE) * -(-n // TILE) // units)
         ours_s = (
             12 * operands / 2.4e12
-            + rounds
-            * units
-            * 2
-            * TILE
-            * TILE
-            * -(-ks // STEP_K)
-            * STEP_K
-            / (195e12 if are_long(a, b) else 165e12)
+            + rounds * units * 2 * TILE * TILE * -(-ks // STEP_K) * STEP_K / 165e12
             + 4 * results / 2.5e12
         )
     return with_launches(ours_s + 20e-6, 9) < 0.95 * cublas_s

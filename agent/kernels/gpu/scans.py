@@ -2,7 +2,7 @@
 
 What has been summed is a pair: the maximum, and the sum of the exponentials of what lies below it. A part of a row is scanned at a
 time, and parts follow one another. Where the maximum hardly rises within a part, exponentials are taken below the part's own
-maximum and summed; where it rises by so much that the first ones would vanish, or is infinite, pairs are joined, five times slower.
+maximum and summed; where it rises by so much that the first results would lose digits, or is infinite, pairs are joined, five times slower.
 """
 
 import triton
@@ -11,7 +11,7 @@ import triton.language as tl
 from agent.kernels.gpu.launching import launch
 
 PART = 4096  # of a row that is scanned at a time
-MOST_RISE = tl.constexpr(60.0)  # exp(-60) has all its digits, and what is below it by exp(-27) has some
+MOST_RISE = tl.constexpr(16.0)  # results at its beginning get the rounding of its maximum: at most 1e-6
 
 
 @triton.jit

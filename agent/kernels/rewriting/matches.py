@@ -44,7 +44,7 @@ def made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None] 
     if not isinstance(x, torch.Tensor) or not x.is_contiguous():
         return None
     axes = x.dim() - 2
-    if name in ("softmax", "log_softmax"):
+    if name in ("softmax", "log_softmax") and x.dim() > 0:
         dim = given["dim"] % x.dim()
         # Alone, between an input and an output: elsewhere the compiler fuses it with its neighbors.
         alone = first.op == "placeholder" and all(user.op == "output" for user in node.users)

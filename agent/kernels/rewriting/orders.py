@@ -7,7 +7,15 @@ from typing import Any
 
 import torch
 
-from agent.kernels.rewriting.nodes import add_call, arguments_of, aten, operation, replace, value_of
+from agent.kernels.rewriting.nodes import (
+    add_call,
+    arguments_of,
+    aten,
+    is_written_between,
+    operation,
+    replace,
+    value_of,
+)
 
 #: Elements of a row that are taken, of a row of which some are, and of one that one program holds.
 MOST_TAKEN = 64
@@ -35,6 +43,10 @@ def order_statistic(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
     ):
         return False
     used: dict[Any, torch.fx.Node] = {user.args[1]: user for user in node.users}
+    values = used[0].users if name == "sort" and 0 in used else ()
+    sorted_weights = [user for user in values if operation(user) == "softmax"]
+    if any(is_written_between(node, weights) for weights in sorted_weights):
+        return False
     with graph.inserting_before(node):
         if name in ("median", "kthvalue"):
             if 1 in used or not isinstance(given.get("k", 1), int):  # which of equals is not told
@@ -55,7 +67,7 @@ def order_statistic(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
             top = torch.ops.kernelwright.top.default
             new = add_call(graph, top, given["self"], taken, largest, name == "sort")
             parts = {place: add_call(graph, operator.getitem, new, place) for place in used}
-    for weights in [user for user in used[0].users if operation(user) == "softmax"] if 0 in used else []:
+    for weights in sorted_weights:
         # Sums do not depend on the order.
         with graph.inserting_before(weights):
             most = add_call(graph, aten.amax.default, given["self"], [-1], True)

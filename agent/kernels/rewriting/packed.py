@@ -113,6 +113,8 @@ class Element:
         self._ranges: dict[str, tuple[int, int]] = {}
         #: Names whose values differ among the k of a step.
         self._differ = {"j", "there"}
+        #: Names whose values differ among rows.
+        self._of_row = {"row", "there", "row_there"}
 
     def differ(self, results: list[str | None]) -> bool:
         """Whether there are elements, and they differ along a row."""
@@ -162,7 +164,7 @@ class Element:
             order = (
                 list(range(axes))[::-1]
                 if name in ("t", "numpy_T")
-                else list(given.get("dims") or range(axes))
+                else [axis % axes for axis in given.get("dims") or range(axes)]
             )
             if name == "transpose":
                 one, two = given["dim0"] % axes, given["dim1"] % axes
@@ -174,7 +176,7 @@ class Element:
         if name == "slice" and given["step"] == 1 and isinstance(given["start"] or 0, int):
             dim = int(given["dim"]) % axes
             first = given["start"] or 0
-            first += before.shape[dim] if first < 0 else 0
+            first = max(0, first + before.shape[dim]) if first < 0 else first
             index = [*index]
             index[dim] = self._named(f"{self._place(index[dim])} + {first}") if first else index[dim]
             return given["self"], index
@@ -188,8 +190,9 @@ class Element:
         """A name for an expression; the same for the same."""
         if expression not in self._names:
             self._names[expression] = f"t{len(self.statements)}"
-            if self._differ & set(re.findall(r"\w+", expression)):
-                self._differ.add(self._names[expression])
+            for names in (self._differ, self._of_row):
+                if names & set(re.findall(r"\w+", expression)):
+                    names.add(self._names[expression])
             self.statements.append(f"{self._names[expression]} = {expression}")
         return self._names[expression]
 
@@ -210,6 +213,8 @@ class Element:
             for at, step, size in zip(places, value.stride(), value.shape, strict=True)
             if size > 1 and at != "0"
         ]
+        if not self._of_row & set(places):
+            parts.append("row * 0")  # the mask has all rows
         mask = "there" if self._differ & set(places) else "row_there"
         return self._known(
             f"tl.load({' + '.join([pointer, *parts])}, mask={mask}, other=0)",
@@ -253,11 +258,25 @@ class Element:
                     return None
                 sides.append(x)
                 limits.append(self._ranges.get(x))
-            elif isinstance(each, bool) or not isinstance(each, int | float) or not math.isfinite(each):
+            elif (
+                isinstance(each, bool)
+                or not isinstance(each, int | float)
+                or not math.isfinite(each)
+                or (
+                    (most := _limits(value.dtype))
+                    and not (isinstance(each, int) and most[0] <= each <= most[1])
+                )
+                or (_OPERATORS[name] in ("<<", ">>") and each >= 8 * value.dtype.itemsize)
+            ):
                 return None
             else:
                 sides.append(repr(float(each)) if value.dtype.is_floating_point else repr(each))
                 limits.append((int(each), int(each)) if each == int(each) else None)
+        if value.dtype in (
+            torch.float16,
+            torch.bfloat16,
+        ):  # torch computes in float32, numbers too, and rounds once
+            sides = [side if side[0] in "-0123456789" else f"{side}.to(tl.float32)" for side in sides]
         # Of the result's type, as torch computes it, whatever a number beside it would make of it.
         expression = f"({f' {_OPERATORS[name]} '.join(sides)}).to({_TRITON_TYPES[value.dtype]})"
         found = self._known(expression, value.dtype, _combined(name, *limits))

@@ -34,7 +34,7 @@ TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 MOST_STACK_BYTES = 150
 MOST_SHARED_BYTES = 227 << 10  # of a program on 9.0 and 10.0
 
-PRODUCT = {"HAS_BIAS": False, "KIND": "step", "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "GROUP": 8}
+PRODUCT = {"HAS_BIAS": False, "ONE": False, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "GROUP": 8}
 CONVOLUTION = {
     "TAPS_H": 3, "TAPS_W": 3, "HAS_BIAS": False, "AFTER": None, "ONE": 0, "TWO": 0, "NEAR": True, "PARTS": 2, "EVEN": False,
 }  # fmt: skip
@@ -60,12 +60,6 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     "product": (
         products._multiply,
         PRODUCT,
-        dict.fromkeys(("a_high", "a_low", "b_high", "b_low"), "tensordesc<fp16[128,64]>"),
-        {"num_warps": 8, "num_stages": 3},
-    ),
-    "product of long sums": (
-        products._multiply,
-        PRODUCT | {"KIND": "block", "BLOCK": 512},
         dict.fromkeys(("a_high", "a_low", "b_high", "b_low"), "tensordesc<fp16[128,64]>"),
         {"num_warps": 8, "num_stages": 3},
     ),
@@ -230,7 +224,6 @@ HALVES = ("high_ptr", "low_ptr")
 #: What `calls._has_units` keeps from other GPUs: below 9.0 for want of units, and the product on 10.0, see there.
 ABOVE_8 = (
     "product",
-    "product of long sums",
     "few rows",
     "packed weights",
     "convolution",
@@ -292,8 +285,7 @@ def test_stores_are_wide_only_where_outputs_are_neighbors(step: int) -> None:
         for name in KERNELS
         for arch in (80, 90, 100)
         if (arch > 80 or name not in ABOVE_8)
-        and (name, arch)
-        not in (("product", 100), ("product of long sums", 100), ("convolution and more", 100))
+        and (name, arch) not in (("product", 100), ("convolution and more", 100))
     ],
 )
 def test_it_compiles_and_does_not_spill(

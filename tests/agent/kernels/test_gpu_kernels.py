@@ -72,9 +72,6 @@ def large_first(a, b):
 product("few rows, zeros first", 1, 4, 512, 140, transposed=True, change=zeros_first)
 product("few rows, unused large ones first", 1, 4, 512, 140, transposed=True, change=large_first)
 product("rows of other magnitudes", 1, 9, 64, 20, change=huge)
-products.LONG_KS, products.LONG_RESULTS, products.GAIN = 600, 0, products.tl.constexpr(1.0)  # nothing is truncated here
-product("long sums", 1, 140, 1100, 150, spread=1.0, bias=True)
-product("long sums, inf and nan", 2, 70, 640, 70, change=special)
 
 for m, k, n in ((5, 7, 3), (1, 1, 1), (4, 16, 9)):
     a, b = torch.randn(300, m, k), torch.randn(300, n, k).transpose(1, 2)
@@ -207,7 +204,8 @@ for rows, cols in ((3, 1), (2, 100), (4, 700)):
     if cols > 1:
         x[0, :5], x[1, 40:], x[0, 60] = -torch.inf, -torch.inf, torch.nan
         x[1, 30], x[-1, 0], x[-1, 70:90] = torch.inf, -torch.inf, 300.0
-        x[2 % rows, 300:400] += 70.0  # rises by more than a float32 sum has digits for
+    if rows == 4:
+        x[3, 256:512] = torch.linspace(-150, 150, 256)  # rises by more than a float32 sum has digits for
     scans.PART = 256
     compare(f"{rows} {cols}", scans.running_logsumexp(x, torch.full_like(x, 7.0)), x.double().logcumsumexp(-1), x.logcumsumexp(-1))
 print(json.dumps(found))

@@ -42,6 +42,16 @@ def of_table(codes, scale, table):
 def turned(codes, scale):
     return (codes.t().reshape(96, 150) >> 3).float() * scale.t()[2].expand(96, 150)
 
+def scale_of_groups(codes, scale):
+    halves = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1).unflatten(1, (-1, 64)).float()
+    return (halves * scale[7].unsqueeze(-1)).flatten(1)
+
+def moved(codes, scale):
+    return codes[-1000:].permute(-1, 0).permute(-1, -2).float() * scale.permute(-1, -2)[1].unsqueeze(1)
+
+def half_scale(codes, scale):
+    return codes.float() * (scale.half() * 0.1).float()[:, :1]
+
 def linear(weight):
     return lambda x, *given: F.linear(x, weight(*given))
 
@@ -54,6 +64,12 @@ cases = {
     "other type": (linear(lambda codes: codes.view(torch.int8).float()), None, (codes,)),
     "wraps": (linear(lambda codes: (codes << 3).float()), None, (codes,)),
     "two bits": (linear(two_bits), two_bits, (codes,)),
+    "one scale": (linear(lambda codes, scale, zero: ((codes & 7).float() - zero) * scale), lambda codes, scale, zero: ((codes & 7).float() - zero) * scale, (codes, torch.tensor(0.3), torch.tensor([3], dtype=torch.uint8))),
+    "scale of groups": (linear(scale_of_groups), scale_of_groups, (codes, scale)),
+    "moved": (linear(moved), moved, (codes, scale)),
+    "half scale": (linear(half_scale), half_scale, (codes, scale)),
+    "one row": (linear(lambda codes, scale: codes.float() * scale[:, :1]), lambda codes, scale: codes.float() * scale[:, :1], (codes[:1].clone(), scale[:1].clone())),
+    "beyond its type": (linear(lambda codes: (codes & 511).float()), None, (codes,)),
     "six bits": (linear(six_bits), six_bits, (codes, scale)),
     "table": (linear(of_table), of_table, (codes, scale, table)),
     "turned": (lambda x, *given: x @ turned(*given), lambda *given: turned(*given).t(), (codes, scale)),
@@ -68,7 +84,7 @@ cases = {
 }
 found = {}
 for name, (run, weight, given) in cases.items():
-    halves = name in ("four bits", "table", "bias", "cumulative", "used twice", "written", "short groups")
+    halves = name in ("four bits", "table", "bias", "cumulative", "used twice", "written", "short groups", "scale of groups")
     x = torch.randn(5, 192 if halves else {"six bits": 128, "two bits": 384}.get(name, 96))
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(one) for one in (x, *given)]
@@ -113,6 +129,11 @@ for name, scales in (("plain", scale), ("special", change)):
     finite = single.isfinite()
     error = (out - exact)[finite].norm() / exact[finite].norm()
     found["few, " + name] = [bool(error < 4e-7), bool(torch.equal(out[~finite].nan_to_num(8.0), single[~finite].nan_to_num(8.0)))]
+open("element_100.py", "w").write("import triton\\nimport triton.language as tl\\n" + function_text("element", "t0 = tl.load(p0 + row * 100 + j, mask=there, other=0).to(tl.float32); t0, tl.load(p1 + row, mask=row_there, other=0)", _FUNCTIONS["packed"][1]))
+numbers, scales, x = torch.randint(1, 9, (150, 100), dtype=torch.uint8), torch.rand(150, 1) + 0.1, torch.rand(5, 100)
+scales[3] = torch.inf
+products.few(x, [numbers, scales, scales, scales], out, None, 1.0, 0.0, __import__("element_100").element)
+found["a step that is not whole"] = [bool(torch.allclose(out, x @ (numbers * scales).t(), rtol=1e-5)), True]
 print(json.dumps(found))
 """
 
@@ -122,6 +143,7 @@ def test_weights_that_are_computed_from_packed_ones(tmp_path: Path) -> None:
     left = {name for name, result in found.items() if result == "left"}
     assert left == {
         "six bits",
+        "beyond its type",
         "other type",
         "wraps",
         "table",
@@ -135,4 +157,4 @@ def test_weights_that_are_computed_from_packed_ones(tmp_path: Path) -> None:
     assert {
         name: result for name, result in found.items() if name not in left and result != [True, True]
     } == {}
-    assert len(found) == 18
+    assert len(found) == 25

@@ -258,6 +258,10 @@ class Model(nn.Module):
             likely.cumsum(-1),
             token.gather(-1, likely.sin().argmax(-1, keepdim=True)),
             torch.logcumsumexp(x, -1),
+            torch.softmax(x.topk(3, -1).values, 0),
+            torch.softmax(x.topk(3, -1).values, -1),
+            torch.softmax(x.median(-1).values, -1),
+            torch.softmax(x.sum(), 0),
             which.gather(-1, x.argmax(-1, keepdim=True)),  # stays: of all
             torch.softmax(free, -1).sum(-1),
             ordered[:, :4].exp(),
@@ -290,9 +294,9 @@ def get_init_inputs():
 
 def test_order_statistics_and_distances_are_the_library_s_where_torch_would_be_called(tmp_path: Path) -> None:
     found = rewritten(tmp_path, ORDERS)
-    assert found["same"] == [True] * 20
+    assert found["same"] == [True] * 24
     assert (
-        sorted(found["library"]) == ["distances"] * 3 + ["ranked"] * 2 + ["running_logsumexp"] + ["top"] * 3
+        sorted(found["library"]) == ["distances"] * 3 + ["ranked"] * 3 + ["running_logsumexp"] + ["top"] * 5
     )
 
 
