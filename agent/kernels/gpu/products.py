@@ -356,7 +356,8 @@ def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
     launch(
         _multiply_few, (n_tiles, splits), (*x_tiles, left.scale, w_tiles, *sources, flag, sums),
         (m, n, ks, per, *sums.stride()),
-        UNPACK=unpack, PARTS=parts, EVEN=ks % STEP_K == 0, BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS, num_warps=warps, num_stages=3,
+        UNPACK=unpack, PARTS=parts, EVEN=ks % STEP_K == 0, BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS,
+        num_warps=warps, num_stages=3,
     )  # fmt: skip
     bias_view = out if bias is None else bias
     launch(
@@ -364,19 +365,8 @@ def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
         (splits, m, n, alpha, beta, *out.stride(), *bias_view.stride()),
         HAS_BIAS=bias is not None, BLOCK=1024,
     )  # fmt: skip
-    b = w if unpack else w.t()[None]
-    mend(
-        x[None],
-        b,
-        left.flag,
-        flag,
-        out[None],
-        None if bias is None else bias[None],
-        alpha,
-        beta,
-        unpack,
-        parts,
-    )
+    b, added = w if unpack else w.t()[None], None if bias is None else bias[None]
+    mend(x[None], b, left.flag, flag, out[None], added, alpha, beta, unpack, parts)
     return out
 
 
