@@ -31,6 +31,28 @@ def _element(key):
     return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
+@triton.jit
+def _keys(x_ptr, row, col, rows, cols, LARGEST: tl.constexpr):
+    """Keys of which the largest comes first; LOWEST where no element is."""
+    there = (row < rows)[:, None] & (col < cols)[None, :]
+    x = tl.load(x_ptr + row[:, None] * cols + col[None, :], mask=there, other=0.0).to(tl.float32)
+    key = _ordered(x)
+    if not LARGEST:
+        key = ~key
+    return tl.where(there, key, LOWEST)
+
+
+@triton.jit
+def _of_rank(key, rank, ROWS: tl.constexpr):
+    """The key (unsigned) of a rank in each row, from 0 for the smallest, bit by bit: by counting what is smaller."""
+    found = tl.zeros((ROWS,), dtype=tl.uint32)
+    for step in tl.static_range(32):
+        trial = found | (1 << (31 - step))
+        smaller = tl.sum((key < trial[:, None]).to(tl.int32), axis=1)
+        found = tl.where(smaller <= rank, trial, found)
+    return found
+
+
 @triton.jit(do_not_specialize=["rows", "cols", "taken"])
 def _top(
     x_ptr,
@@ -46,12 +68,7 @@ def _top(
     """The first elements of some rows by size, and where they are: the first of equals first."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, COLS)
-    there = (row < rows)[:, None] & (col < cols)[None, :]
-    x = tl.load(x_ptr + row[:, None] * cols + col[None, :], mask=there, other=0.0).to(tl.float32)
-    key = _ordered(x)
-    if not LARGEST:
-        key = ~key
-    key = tl.where(there, key, LOWEST)
+    key = _keys(x_ptr, row, col, rows, cols, LARGEST)
     for place in range(taken):
         best = tl.max(key, axis=1)
         at = tl.min(tl.where(key == best[:, None], col[None, :], COLS), axis=1)
@@ -70,11 +87,7 @@ def _ranked(x_ptr, out_ptr, rows, cols, rank, NAN_WINS: tl.constexpr, ROWS: tl.c
     x = tl.load(x_ptr + row[:, None] * cols + col[None, :], mask=there, other=0.0).to(tl.float32)
     # Unsigned order: the highest bit says whether the element is positive.
     key = (tl.where(there, _ordered(x), 0x7FFFFFFF) ^ LOWEST).to(tl.uint32, bitcast=True)
-    found = tl.zeros((ROWS,), dtype=tl.uint32)
-    for step in tl.static_range(32):
-        trial = found | (1 << (31 - step))
-        smaller = tl.sum((key < trial[:, None]).to(tl.int32), axis=1)
-        found = tl.where(smaller <= rank, trial, found)
+    found = _of_rank(key, rank, ROWS)
     value = _element(found.to(tl.int32, bitcast=True) ^ LOWEST)
     if NAN_WINS:
         value = tl.where(tl.max((x != x).to(tl.int32), axis=1) > 0, float("nan"), value)
@@ -87,18 +100,9 @@ def _leaders(x_ptr, key_ptr, col_ptr, rows, cols, taken, LARGEST: tl.constexpr, 
     """The first elements by size of a piece of some rows, in the order of the row: their keys and columns, TAKEN places for each."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     col = tl.program_id(1) * COLS + tl.arange(0, COLS)
-    there = (row < rows)[:, None] & (col < cols)[None, :]
-    x = tl.load(x_ptr + row[:, None] * cols + col[None, :], mask=there, other=0.0).to(tl.float32)
-    key = _ordered(x)
-    if not LARGEST:
-        key = ~key
-    key = tl.where(there, key, LOWEST)
+    key = _keys(x_ptr, row, col, rows, cols, LARGEST)
     unsigned = (key ^ LOWEST).to(tl.uint32, bitcast=True)
-    last = tl.zeros((ROWS,), dtype=tl.uint32)
-    for step in tl.static_range(32):
-        trial = last | (1 << (31 - step))
-        as_large = tl.sum((unsigned >= trial[:, None]).to(tl.int32), axis=1)
-        last = tl.where(as_large >= taken, trial, last)
+    last = _of_rank(unsigned, COLS - taken, ROWS)
     above, equal = unsigned > last[:, None], unsigned == last[:, None]
     missing = taken - tl.sum(above.to(tl.int32), axis=1)
     chosen = above | (equal & (tl.cumsum(equal.to(tl.int32), axis=1) <= missing[:, None]))

@@ -35,6 +35,7 @@ MOST_STACK_BYTES = 150
 MOST_SHARED_BYTES = 227 << 10  # of a program on 9.0 and 10.0
 
 PRODUCT = {"HAS_BIAS": False, "ONE": False, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "GROUP": 8}
+FEW = {"EVEN": True, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "FLAG_ROWS": 128}
 CONVOLUTION = {
     "TAPS_H": 3, "TAPS_W": 3, "HAS_BIAS": False, "AFTER": None, "ONE": 0, "TWO": 0, "NEAR": True, "PARTS": 2, "EVEN": False,
 }  # fmt: skip
@@ -65,16 +66,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "few rows": (
         products._multiply_few,
-        {
-            "UNPACK": None,
-            "PARTS": 1,
-            "EVEN": True,
-            "BM": 128,
-            "BN": 128,
-            "STEP": 64,
-            "BLOCK": 256,
-            "FLAG_ROWS": 128,
-        },
+        FEW | {"UNPACK": None, "PARTS": 1},
         dict.fromkeys(("x_high", "x_low"), "tensordesc<fp16[128,64]>")
         | {"w_tiles": "tensordesc<fp32[128,64]>"}
         | SOURCES,
@@ -82,16 +74,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "packed weights": (
         products._multiply_few,
-        {
-            "UNPACK": _four_bits,
-            "PARTS": 2,
-            "EVEN": True,
-            "BM": 128,
-            "BN": 128,
-            "STEP": 64,
-            "BLOCK": 256,
-            "FLAG_ROWS": 128,
-        },
+        FEW | {"UNPACK": _four_bits, "PARTS": 2},
         dict.fromkeys(("x_high", "x_low", "w_tiles"), "tensordesc<fp16[128,64]>") | SOURCES,
         {"num_warps": 8, "num_stages": 3},
     ),

@@ -254,7 +254,10 @@ class Model(nn.Module):
         likely, token = torch.sort(x, dim=-1, descending=True, stable=True)
         likely = torch.softmax(likely, -1)[:, :20]
         free, which = torch.sort(x, dim=-1, stable=True)
+        changed = torch.sort(x, dim=-1, descending=True).values
+        changed[:, :3].add_(1.0)
         return (
+            torch.softmax(changed, -1)[:, :5],  # stays: written to in between
             likely.cumsum(-1),
             token.gather(-1, likely.sin().argmax(-1, keepdim=True)),
             torch.logcumsumexp(x, -1),
@@ -294,7 +297,7 @@ def get_init_inputs():
 
 def test_order_statistics_and_distances_are_the_library_s_where_torch_would_be_called(tmp_path: Path) -> None:
     found = rewritten(tmp_path, ORDERS)
-    assert found["same"] == [True] * 24
+    assert found["same"] == [True] * 25
     assert (
         sorted(found["library"]) == ["distances"] * 3 + ["ranked"] * 3 + ["running_logsumexp"] + ["top"] * 5
     )
