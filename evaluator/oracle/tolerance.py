@@ -54,7 +54,8 @@ _EPSILONS_PER_TERM, _MOST_TERMS = 0.125, 2048
 #: unit roundoffs. Where the problem amplifies it (LayerNorm of a constant row, by 1/sqrt(eps)), it counts as this
 #: many moved inputs.
 _SENSITIVITY_PER_EQUAL_TERM = 1.0 / 12.0
-_TIER_FACTOR = 4.0
+#: How many times the error of an oracle with rounded operands a candidate's may be: hardware may truncate, and fall otherwise.
+TIER_FACTOR = 4.0
 #: Bound of the root mean square, for dtypes with few bits: a multiple of the reference's own, plus that of the
 #: tier and of rounding the inputs, plus some spacings. Rounding moves a number by 0.2 spacings (root mean square),
 #: not by the whole one by which inputs are moved. Shorter rows are too noisy to judge alone.
@@ -276,7 +277,7 @@ def expect(
             )
         # Tensor cores may truncate what the oracle rounds to nearest (PTX ISA, `mma`): twice the error, and in
         # equal terms it accumulates.
-        factor = _TIER_FACTOR * (2.0 if equal_terms else 1.0)
+        factor = TIER_FACTOR * (2.0 if equal_terms else 1.0)
         bound = strict + factor * xp.maximum(tier_error, 2.0 * typical)
     return Expected(dtype, shape, exact, own, scale, bound, strict, rms_bound, fills=fills, judged=judged)
 

@@ -12,11 +12,13 @@ import torch
 from evaluator.referee.checking import large
 from evaluator.referee.session.outcome import Outcome, Rejected
 from evaluator.referee.sides.open_shape import ShapeChecks
+from evaluator.roles.exact import Arithmetic
 from evaluator.roles.frames import TensorMeta
 
 pytestmark = pytest.mark.attacks
 
 ROWS, COLS = 4096, 64
+WEIGHT = torch.randn(COLS, COLS, generator=torch.Generator().manual_seed(5))
 #: Rows of a piece: 32 of them make the output, of which four are compared after a timed call.
 PIECE_ROWS = 128
 #: Rows that the oracle computes at a time.
@@ -72,14 +74,28 @@ class Reference:
         return self.module(x)
 
 
+class ReferenceInTier(Reference):
+    """The side of a reference on a GPU whose products may be rounded."""
+
+    gpu = True
+
+    def _of(self, x: torch.Tensor, kind: dict[str, Any]) -> torch.Tensor:
+        if kind["tier"] in ("tf32", "own in tier"):
+            with Arithmetic(widen=False, tier="tf32"):
+                return self.module(x if kind["tier"] != "tf32" else x.double())
+        return super()._of(x, kind)
+
+
 class Judged:
     """One large shape of a task and a candidate: the checks, then timed calls, each with a content of its own."""
 
-    def __init__(self, module: Module) -> None:
+    reference = Reference
+
+    def __init__(self, module: Module, precision: str = "default", *, plain: bool = True) -> None:
         meta = large._contiguous("float32", (ROWS, COLS))
         given = SimpleNamespace(meta=meta, size=ROWS * COLS, rollable=True, turned=False)
         dtype = str(module(torch.rand(2, COLS)).dtype).removeprefix("torch.")
-        call = SimpleNamespace(plain=True, backward=False)
+        call = SimpleNamespace(plain=plain, backward=False)
         inputs = SimpleNamespace(
             given=[given], tensors=[given], state=[], call=call, name_of=lambda index, count: ""
         )
@@ -90,12 +106,12 @@ class Judged:
             dims={"rows": ROWS},
             inputs=inputs,
             output_metas=[large._contiguous(dtype, (ROWS, COLS))],
-            precision="default",
+            precision=precision,
             own_oracle=False,
         )
 
     def compare(self, candidate: Module, name: str, x: torch.Tensor) -> None:
-        self.shape.side = Reference(self.module, x)
+        self.shape.side = self.reference(self.module, x)
         answer, own = (
             large.Answer(tuple(self.shape.output_metas), [y.contiguous().view(torch.uint8).reshape(-1)])
             for y in (candidate(x), self.module(x))
@@ -291,6 +307,67 @@ def test_a_place_that_is_always_left_out_is_found() -> None:
     with pytest.raises(Rejected) as caught:
         judged.time(cheat, 96)
     assert caught.value.word == "incorrect"
+
+
+# -- products in a lower tier, and rows that depend on each other ------------------------------------------------------
+
+
+class JudgedInTier(Judged):
+    """As in a task with backward, whose rows are not looked at alone."""
+
+    reference = ReferenceInTier
+
+    def __init__(self, module: Module) -> None:
+        super().__init__(module, "tf32", plain=False)
+
+
+def product(x: torch.Tensor) -> torch.Tensor:
+    """A product, from which a part of every other row is taken."""
+    y = x @ WEIGHT.to(x.dtype)
+    return y - y.mean(0)
+
+
+def rounded_product(x: torch.Tensor) -> torch.Tensor:
+    with Arithmetic(widen=False, tier="tf32"):
+        return product(x)
+
+
+def product_of_few_bits(x: torch.Tensor) -> torch.Tensor:
+    return product(x.to(torch.float8_e4m3fn).float())
+
+
+@pytest.mark.parametrize("whole", [COLS, ROWS * COLS])
+def test_what_the_tier_rounds_is_right_where_rows_depend_on_each_other(
+    whole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Timed calls were compared with the reference's result in full precision, within the tolerance of that."""
+    monkeypatch.setattr(large, "_WHOLE", whole)
+    judged = JudgedInTier(product)
+    judged.check(rounded_product)
+    judged.time(rounded_product, 4)
+    with pytest.raises(Rejected) as caught:
+        judged.time(product_of_few_bits, 1)
+    assert caught.value.word == "incorrect"
+
+
+@pytest.mark.parametrize("whole", [COLS, ROWS * COLS])
+@pytest.mark.parametrize("planted", [torch.nan, torch.inf, 0.0])
+def test_one_wrong_value_where_rows_depend_on_each_other(
+    whole: int, planted: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        y = rounded_product(x)
+        y[100, int(y[100].abs().argmax())] = planted
+        return y
+
+    monkeypatch.setattr(large, "_WHOLE", whole)
+    monkeypatch.setattr(large, "_TIMED_PIECES", ROWS)
+    judged = JudgedInTier(product)
+    judged.check(rounded_product)
+    for name in ("timed", "wide_range"):
+        with pytest.raises(Rejected) as caught:
+            judged.compare(wrong, name, torch.randn(ROWS, COLS))
+        assert caught.value.word == "incorrect"
 
 
 def test_nobody_knows_at_which_rows_the_oracle_looks() -> None:

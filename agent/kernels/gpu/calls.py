@@ -21,17 +21,18 @@ from agent.kernels.gpu.windows import windows, windows_apply
 #: Channels of a group, in and out, up to which a convolution is computed in its direct form: with five, cuDNN reaches 2.5 TFLOP/s and
 #: this 3.6 (H100). With more, cuDNN gains; not measured.
 MOST_OF_GROUP = 5
+#: Multiplications, and elements of operands and results, that take cuBLAS as long as nine launches from Python (H100).
+SHORT_SUMS, SHORT_ELEMENTS = 9 * LAUNCH_S * 35e12 / 2, 9 * LAUNCH_S * 2.5e12 / 4
 
 
 def library_mm(a, b, *, out):
-    if _is_long(1, *a.shape, b.shape[1]) and _multiplies(a, b, out) and product_pays(a[None], b[None]):
+    if _is_long(a, b, out) and _multiplies(a, b, out) and product_pays(a[None], b[None]):
         return product(a[None], b[None], out[None])[0]
     return torch.mm(a, b, out=out)
 
 
 def library_addmm(bias, a, b, *, alpha=1, beta=1, out):
-    is_long = _is_long(1, *a.shape, b.shape[1])
-    if is_long and _multiplies(a, b, bias, out) and product_pays(a[None], b[None]):
+    if _is_long(a, b, out) and _multiplies(a, b, bias, out) and product_pays(a[None], b[None]):
         return product(a[None], b[None], out[None], bias if beta else None, float(alpha), float(beta))[0]
     return torch.addmm(bias, a, b, alpha=alpha, beta=beta, out=out)
 
@@ -49,13 +50,13 @@ def library_packed(x, sources, rows, unpack, parts):
 def library_bmm(a, b, *, out):
     if tiny_pays(a, b):
         return tiny_products(a, b, out)
-    if _is_long(*a.shape, b.shape[2]) and _multiplies(a, b, out) and product_pays(a, b):
+    if _is_long(a, b, out) and _multiplies(a, b, out) and product_pays(a, b):
         return product(a, b, out)
     return torch.bmm(a, b, out=out)
 
 
 def library_baddbmm(bias, a, b, *, alpha=1, beta=1, out):
-    if _is_long(*a.shape, b.shape[2]) and _multiplies(a, b, bias, out) and product_pays(a, b):
+    if _is_long(a, b, out) and _multiplies(a, b, bias, out) and product_pays(a, b):
         return product(a, b, out, bias if beta else None, float(alpha), float(beta))
     return torch.baddbmm(bias, a, b, alpha=alpha, beta=beta, out=out)
 
@@ -246,10 +247,10 @@ def _convolved(x, weight, stride, padding, dilation, transposed, output_padding)
     ]
 
 
-def _is_long(batches, m, ks, n):
+def _is_long(a, b, out):
     """Whether a product takes cuBLAS longer than ours takes to launch. A closer look costs 40 us, more than a short product."""
-    taken_s = batches * max(2 * m * n * ks / 35e12, 4 * (ks * (m + n) + m * n) / 2.5e12)
-    return taken_s > 9 * LAUNCH_S
+    results = out.numel()
+    return results * a.size(-1) > SHORT_SUMS or results + a.numel() + b.numel() > SHORT_ELEMENTS
 
 
 def _multiplies(*tensors):

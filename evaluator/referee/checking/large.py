@@ -6,7 +6,8 @@ rows of the batch, drawn after the candidate has answered, and the rows where bo
 
 Rows stand for the whole only if the module treats them independently: the reference must return the same for these
 rows alone as among all rows. If it does not (a norm over everything), the oracle computes the whole output if it
-fits. Otherwise the reference's own result is the standard, with the tolerance for its rounding.
+fits. Otherwise the reference's own result is the standard, with the tolerance for its rounding, and for what it loses itself in the
+task's precision tier.
 
 An output that is filled late shows up as a change: its fingerprint is taken when the clock stops and again at the
 end.
@@ -29,6 +30,7 @@ from evaluator.errors import RoleReported
 from evaluator.oracle.compare import Comparison, compare
 from evaluator.oracle.glance import agree
 from evaluator.oracle.tolerance import Bounds, expect
+from evaluator.precision import rounds_operands
 from evaluator.referee.checking.correctness import (
     changes_inputs,
     check_form,
@@ -46,6 +48,7 @@ from evaluator.referee.sides.fingerprint import fingerprint
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.referee.sides.side import CALL_SECONDS, Side
 from evaluator.roles.frames import TensorMeta
+from evaluator.roles.protocol import OWN_IN_TIER
 
 #: Elements compared at a time, and elements of inputs and outputs for which the oracle computes rows at a
 #: time.
@@ -339,8 +342,11 @@ class _Comparison:
                 if self._agrees(index, meta, mine, theirs):
                     continue
                 if self._places is None:
-                    self._reject(index, meta, mine, theirs)
-                    continue
+                    if self._whole is None:
+                        self._look_at_all(answer, own)
+                    if self._whole is None:
+                        self._judge_beside_own(index, answer, own)
+                    break
                 doubtful.append(_doubt(first, mine, theirs))
         for row in _chosen(doubtful):
             self._look(answer, own, (row, row + 1))
@@ -350,31 +356,44 @@ class _Comparison:
             self._judged == "finiteness"
         ):  # the reference's result does not say how far rounding in this tier may move a value
             return not bool((torch.isfinite(theirs) & ~torch.isfinite(mine)).any())
-        if self._outcome.bounds and self._places is not None and self._judged == "everywhere":
+        has_bounds = self._outcome.bounds and (self._places is not None or self._name == "timed")
+        if has_bounds and self._judged == "everywhere":
             bounds = self._outcome.bounds[index]
             shape = tuple(mine.shape)
             return agree(mine.reshape(-1), theirs.reshape(-1), meta.dtype, bounds, shape, thorough=True)
         return self._beside_own(meta, mine, theirs).ok
 
-    def _beside_own(self, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor) -> Comparison:
-        """Whether values are within the rounding tolerance, taking the reference's own result as exact."""
+    def _beside_own(
+        self, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor, tiered: Sequence[torch.Tensor] = ()
+    ) -> Comparison:
+        """Whether values are within the rounding tolerance, taking the reference's own result as exact.
+
+        Args:
+            tiered: the reference's own in the task's tier, whose error widens the tolerance.
+        """
         exact = theirs.reshape(-1)
         if theirs.is_floating_point() or theirs.is_complex():
             exact = exact.to(torch.complex128 if theirs.is_complex() else torch.float64)
         terms = max((size for t in self._shape.inputs.given for size in t.meta.shape), default=1)
-        expected = expect(meta.dtype, tuple(mine.shape), exact, exact, None, terms, judged=self._judged)
+        lossy = [one.reshape(-1) for one in tiered]
+        shape = tuple(mine.shape)
+        expected = expect(meta.dtype, shape, exact, exact, None, terms, tiered=lossy, judged=self._judged)
         return compare(mine.reshape(-1), expected)
 
-    def _reject(self, index: int, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor) -> None:
-        if self._whole is not None:
-            return  # the oracle has checked all of it
-        words = (
-            self._beside_own(meta, mine, theirs).words
-            or "it differs from the reference's own result in many places"
-        )
-        name = self._shape.inputs.name_of(index, len(self._shape.output_metas)) or "result"
-        sentence = f"wrong {name} at {self._shape.where} on {self._name} inputs: {words}"
-        raise Rejected("incorrect", "wrong_result", sentence)
+    def _judge_beside_own(self, index: int, answer: Answer, own: Answer) -> None:
+        """Raises Rejected if an output differs from the reference's own by more than the task's tier makes of that."""
+        meta, theirs = own.metas[index], own.tensor(index)
+        sides = [pieces(answer.tensor(index), theirs)]
+        reference = self._shape.side
+        if rounds_operands(self._shape.precision, gpu=reference.gpu):
+            (tiered,) = reference.oracle([{"tier": OWN_IN_TIER, "move": None}], None)
+            sides.append(pieces(tiered[index].reshape(meta.shape), theirs))
+        for (_, mine, one), *lossy in zip(*sides, strict=True):
+            words = self._beside_own(meta, mine, one, [part for _, part, _ in lossy]).words
+            if words:
+                name = self._shape.inputs.name_of(index, len(self._shape.output_metas)) or "result"
+                sentence = f"wrong {name} at {self._shape.where} on {self._name} inputs: {words}"
+                raise Rejected("incorrect", "wrong_result", sentence)
 
 
 def batched(shape: OpenShape) -> list[int] | None:
