@@ -19,6 +19,8 @@ def _sparsemax(x_ptr, y_ptr, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr)
     top = tl.max(x, axis=1, keep_dims=True)
     # Rows beyond the last one must not hold the others up with differences of infinities.
     x = tl.where(inside, x - tl.where(row < rows, top, 0.0), -4.0)
+    # NaN anywhere, or no difference from the largest: as in the reference, nothing in the row is a number.
+    is_lost = tl.max((x != x).to(tl.int32), axis=1, keep_dims=True) > 0
     tau = tl.full((ROWS, 1), -1.0, tl.float32)
     before = tl.full((ROWS, 1), COLS + 1.0, tl.float32)
     dropped = True
@@ -29,7 +31,8 @@ def _sparsemax(x_ptr, y_ptr, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr)
         tau = tl.where(row < rows, tl.maximum(tau, (total - 1.0) / tl.maximum(count, 1.0)), tau)
         dropped = tl.max(tl.where(count < before, 1, 0)) > 0
         before = count
-    tl.store(y_ptr + row * cols + col, tl.maximum(x - tau, 0.0).to(y_ptr.dtype.element_ty), mask=inside)
+    y = tl.where(is_lost, float("nan"), tl.maximum(x - tau, 0.0))
+    tl.store(y_ptr + row * cols + col, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 class ModelNew(nn.Module):
