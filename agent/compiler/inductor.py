@@ -30,6 +30,7 @@ NOTE = "the code that torch.compile generates, one source for all sizes of a con
 _DEADLINE_S = 300.0
 _MEMORY_BYTES = 6 << 30
 _MAX_CAPTURE_BYTES = 8 << 20
+_FORWARD_ONLY = "the task is judged forward and backward, and the compiler's code is taken for calls without gradients alone"
 CAPTURE_PROGRAM = Path(__file__).parent / "sandboxed" / "capture_program.py"
 
 
@@ -42,8 +43,10 @@ def kept_capture(context: ProposalContext) -> str:
     """`captured` for a job: its text, or why there is none, is stored as a step, since two proposers use it.
 
     Raises:
-        ProposalFailed: see `captured`.
+        ProposalFailed: see `captured`; or the task is judged with its backward, for which the code leaves a call to the reference.
     """
+    if context.description.direction == "forward_backward":
+        raise ProposalFailed(_FORWARD_ONLY)
     step = f"compiler.capture.{context.device}"
     kept = context.store.step(step)
     if not isinstance(kept, dict):

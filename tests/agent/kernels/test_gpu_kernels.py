@@ -231,8 +231,9 @@ RANKS = """
 def same(a, b):
     return torch.equal(a.nan_to_num(9.0, 8.0, 7.0), b.nan_to_num(9.0, 8.0, 7.0))
 
-for dtype in (torch.float32, torch.float16, torch.bfloat16):
-    for shape in ((5, 7), (3, 4, 100), (2, 3000), (33, 64), (1, 1)):
+SHAPES = (5, 7), (3, 2, 100), (1, 1)
+for dtype, shapes in ((torch.float32, (*SHAPES, (2, 3000), (33, 64))), (torch.float16, SHAPES), (torch.bfloat16, SHAPES)):
+    for shape in shapes:
         x = torch.randn(shape).to(dtype)
         if x.numel() > 20:
             x[0, ..., 1], x[1, ..., 4], x[0, ..., 3], x[1, ..., 3] = torch.tensor([torch.nan, -torch.nan, torch.inf, -torch.inf])
@@ -253,9 +254,10 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 ranks.SORTED_PIECE, ranks.MOST_COLS = 256, 2048
 x = torch.randn(3, 1500).round(decimals=1)
 x[0, 7:1400:7], x[1, 9], x[1, 900], x[2, 3:] = torch.nan, torch.inf, -torch.inf, -torch.inf
-for taken in (17, 50, 64):
+lengths = x[:, :300].contiguous(), x.bfloat16(), torch.cat([x] * 2, 1)
+for taken, several in ((17, lengths), (50, (x,)), (64, (x[:, :300].contiguous(), x[:, :64].contiguous()))):
     for largest in (True, False):
-        for each in (x, x[:, :300].contiguous(), x[:, :taken].contiguous(), x.bfloat16(), torch.cat([x] * 2, 1)):
+        for each in several:
             values, places = ranks.top(each, taken, largest)
             wanted, at = each.sort(dim=-1, descending=largest, stable=True)
             right = same(values, wanted[:, :taken]) and torch.equal(places, at[:, :taken])
