@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from evaluator.errors import RoleReported
 from evaluator.referee.checking import large
 from evaluator.referee.session.outcome import Outcome, Rejected
 from evaluator.referee.sides.open_shape import ShapeChecks
 from evaluator.roles.exact import Arithmetic
 from evaluator.roles.frames import TensorMeta
+from evaluator.roles.protocol import OWN_IN_TIER
 
 pytestmark = pytest.mark.attacks
 
@@ -75,15 +77,35 @@ class Reference:
 
 
 class ReferenceInTier(Reference):
-    """The side of a reference on a GPU whose products may be rounded."""
+    """The side of a reference on a GPU whose products may be rounded. The results of a call lie where those of the one before did."""
 
     gpu = True
+    #: Where its own result lies.
+    own: torch.Tensor
+    has_float64 = True
+
+    def oracle(self, kinds: list[dict[str, Any]], rows: Any = None) -> list[list[torch.Tensor]]:
+        if not self.has_float64 and any(kind["tier"] not in ("own", OWN_IN_TIER) for kind in kinds):
+            raise RoleReported("out_of_memory", "float64 does not fit", role="reference")
+        results = super().oracle(kinds, rows)
+        self.own.copy_(torch.randint(0, 256, self.own.shape, dtype=torch.uint8))
+        return results
+
+    def call_slot(self, deadline_s: float) -> Any:
+        self.own.copy_(self._rounded(self.x).contiguous().view(torch.uint8).reshape(-1))
+        return SimpleNamespace(report=SimpleNamespace(metas=(large._contiguous("float32", (ROWS, COLS)),)))
+
+    def claimed(self, block: Any, call: int) -> list[torch.Tensor]:
+        return [self.own]
 
     def _of(self, x: torch.Tensor, kind: dict[str, Any]) -> torch.Tensor:
-        if kind["tier"] in ("tf32", "own in tier"):
-            with Arithmetic(widen=False, tier="tf32"):
-                return self.module(x if kind["tier"] != "tf32" else x.double())
+        if kind["tier"] in ("tf32", OWN_IN_TIER):
+            return self._rounded(x if kind["tier"] != "tf32" else x.double()).double()
         return super()._of(x, kind)
+
+    def _rounded(self, x: torch.Tensor) -> torch.Tensor:
+        with Arithmetic(widen=False, tier="tf32"):
+            return self.module(x)
 
 
 class Judged:
@@ -116,6 +138,7 @@ class Judged:
             large.Answer(tuple(self.shape.output_metas), [y.contiguous().view(torch.uint8).reshape(-1)])
             for y in (candidate(x), self.module(x))
         )
+        self.shape.side.own = own.spans[0]
         comparison = large._Comparison(self.shape, self.outcome, name)
         comparison.run(answer, own, looks=0 if name == "timed" else large._LOOKS)
 
@@ -332,19 +355,26 @@ def rounded_product(x: torch.Tensor) -> torch.Tensor:
         return product(x)
 
 
+def more_rounded_product(x: torch.Tensor) -> torch.Tensor:
+    """As hardware that truncates what others round: as right, and neither's result."""
+    return product(((x.contiguous().view(torch.int32)) & -8192).view(torch.float32))
+
+
 def product_of_few_bits(x: torch.Tensor) -> torch.Tensor:
     return product(x.to(torch.float8_e4m3fn).float())
 
 
-@pytest.mark.parametrize("whole", [COLS, ROWS * COLS])
+@pytest.mark.parametrize(("whole", "has_float64"), [(COLS, True), (ROWS * COLS, True), (ROWS * COLS, False)])
 def test_what_the_tier_rounds_is_right_where_rows_depend_on_each_other(
-    whole: int, monkeypatch: pytest.MonkeyPatch
+    whole: int, has_float64: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Timed calls were compared with the reference's result in full precision, within the tolerance of that."""
     monkeypatch.setattr(large, "_WHOLE", whole)
-    judged = JudgedInTier(product)
-    judged.check(rounded_product)
-    judged.time(rounded_product, 4)
+    monkeypatch.setattr(ReferenceInTier, "has_float64", has_float64)
+    for candidate in (rounded_product, more_rounded_product, product):
+        judged = JudgedInTier(product)
+        judged.check(candidate)
+        judged.time(candidate, 4)
     with pytest.raises(Rejected) as caught:
         judged.time(product_of_few_bits, 1)
     assert caught.value.word == "incorrect"

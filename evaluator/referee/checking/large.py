@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 
@@ -48,7 +49,6 @@ from evaluator.referee.sides.fingerprint import fingerprint
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.referee.sides.side import CALL_SECONDS, Side
 from evaluator.roles.frames import TensorMeta
-from evaluator.roles.protocol import OWN_IN_TIER
 
 #: Elements compared at a time, and elements of inputs and outputs for which the oracle computes rows at a
 #: time.
@@ -332,6 +332,8 @@ class _Comparison:
 
         A difference counts as wrong only if the oracle confirms it by rows.
         """
+        if self._whole is not None:
+            return  # the oracle has compared all of it, and its results may lie where the reference's own did
         doubtful: list[Doubt] = []
         for index, meta in enumerate(own.metas):
             found = list(pieces(answer.tensor(index), own.tensor(index)))
@@ -342,11 +344,8 @@ class _Comparison:
                 if self._agrees(index, meta, mine, theirs):
                     continue
                 if self._places is None:
-                    if self._whole is None:
-                        self._look_at_all(answer, own)
-                    if self._whole is None:
-                        self._judge_beside_own(index, answer, own)
-                    break
+                    self._decide(answer, own)
+                    return
                 doubtful.append(_doubt(first, mine, theirs))
         for row in _chosen(doubtful):
             self._look(answer, own, (row, row + 1))
@@ -380,20 +379,31 @@ class _Comparison:
         expected = expect(meta.dtype, shape, exact, exact, None, terms, tiered=lossy, judged=self._judged)
         return compare(mine.reshape(-1), expected)
 
-    def _judge_beside_own(self, index: int, answer: Answer, own: Answer) -> None:
-        """Raises Rejected if an output differs from the reference's own by more than the task's tier makes of that."""
-        meta, theirs = own.metas[index], own.tensor(index)
-        sides = [pieces(answer.tensor(index), theirs)]
-        reference = self._shape.side
+    def _decide(self, answer: Answer, own: Answer) -> None:
+        """Has the oracle compare the whole output, or where it does not fit, all outputs with the reference's own.
+
+        Raises:
+            Rejected: an output is wrong. Beside the reference's own: it differs by more than the task's tier makes of that.
+        """
+        self._look_at_all(answer, own)
+        if self._whole is not None:
+            return
+        reference = cast("DeviceSide", self._shape.side)
+        exact = [own.tensor(index) for index in range(len(own.metas))]
+        tiered: list[torch.Tensor] = []
         if rounds_operands(self._shape.precision, gpu=reference.gpu):
-            (tiered,) = reference.oracle([{"tier": OWN_IN_TIER, "move": None}], None)
-            sides.append(pieces(tiered[index].reshape(meta.shape), theirs))
-        for (_, mine, one), *lossy in zip(*sides, strict=True):
-            words = self._beside_own(meta, mine, one, [part for _, part, _ in lossy]).words
-            if words:
-                name = self._shape.inputs.name_of(index, len(self._shape.output_metas)) or "result"
-                sentence = f"wrong {name} at {self._shape.where} on {self._name} inputs: {words}"
-                raise Rejected("incorrect", "wrong_result", sentence)
+            exact = [one.clone() for one in exact]  # the next call's results take their place
+            block = reference.call_slot(CALL_SECONDS)
+            lossy = Answer(block.report.metas, reference.claimed(block, 0))
+            tiered = [lossy.tensor(index) for index in range(len(lossy.metas))]
+        for index, (meta, theirs) in enumerate(zip(own.metas, exact, strict=True)):
+            sides = [pieces(one, theirs) for one in (answer.tensor(index), *tiered[index : index + 1])]
+            for (_, mine, one), *more in zip(*sides, strict=True):
+                words = self._beside_own(meta, mine, one, [part for _, part, _ in more]).words
+                if words:
+                    name = self._shape.inputs.name_of(index, len(self._shape.output_metas)) or "result"
+                    sentence = f"wrong {name} at {self._shape.where} on {self._name} inputs: {words}"
+                    raise Rejected("incorrect", "wrong_result", sentence)
 
 
 def batched(shape: OpenShape) -> list[int] | None:
