@@ -11,9 +11,6 @@ from evaluator.oracle.numbers import is_inexact
 from evaluator.oracle.tolerance import Expected, as_rows, row_rms
 from evaluator.roles.frames import TensorMeta
 
-#: For large values in a tier below TF32.
-_CHANCE_SLACK = 2.0
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -114,7 +111,7 @@ def compare(values: Array, expected: Expected, slack: float = 1.0) -> Comparison
         # In rows that the tier's rounding hardly touches, the outcome is not chance. If rounding flips no row,
         # that holds for all rows.
         got = xp.where(expected.steady_rows, got, expected.exact)
-        slack *= _CHANCE_SLACK
+        slack *= expected.chance_slack
     with xp.quiet():
         difference = xp.abs(got - expected.exact)
         if not all_finite:

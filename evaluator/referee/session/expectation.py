@@ -14,7 +14,7 @@ from evaluator.errors import RoleFailure, RoleReported
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import compare, contract, dense, widen
 from evaluator.oracle.numbers import epsilon, is_inexact
-from evaluator.oracle.tolerance import Expected, expect
+from evaluator.oracle.tolerance import CHANCE_SLACK, CHANCE_SLACK_FP8, Expected, expect
 from evaluator.precision import rounds_operands
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.roles.frames import TensorMeta
@@ -121,6 +121,7 @@ def case_of(
             tiered=[values[i] for values in oracle.tiered],
             alternatives=[values[i] for values in oracle.alternatives],
             judged=_of_gradient(mode) if names[i].startswith("gradient") else mode,
+            chance_slack=CHANCE_SLACK_FP8 if shape.precision == "fp8" else CHANCE_SLACK,
         )
         for i, meta in enumerate(metas)
     ]
