@@ -28,7 +28,7 @@ class Model(nn.Module):
         excess = ordered.cumsum(-1) - 1.0
         rank = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=x.dtype)
         support = (rank * ordered > excess).sum(-1, keepdim=True)
-        # In a row with NaN nothing counts, and the place before the first is an error that stops a GPU.
+        # A row with NaN has no support, and an index of -1 stops a GPU.
         tau = excess.gather(-1, (support - 1).clamp(min=0)) / support
         return (x - tau).clamp(min=0.0)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from evaluator.referee.checking import large
+from evaluator.referee.checking import doubts, large
 from evaluator.referee.sides import fingerprint
 from evaluator.referee.sides.open_shape import ShapeChecks
 
@@ -69,13 +69,13 @@ def test_bytes_are_compared_to_the_last_one() -> None:
 
 
 def test_the_oracle_looks_where_values_differ_most_and_at_some_others() -> None:
-    doubtful = [large.Doubt(float(gap), row, 10 + row) for row, gap in enumerate([1, 9, 2, 8, 3, 4])]
+    doubtful = [doubts.Doubt(float(gap), row, 10 + row) for row, gap in enumerate([1, 9, 2, 8, 3, 4])]
     for _ in range(20):
-        chosen = large._chosen(doubtful)
+        chosen = doubts.chosen(doubtful)
         assert chosen[:2] == [1, 3] and len(set(chosen)) == 4
         assert all(row >= 10 for row in chosen[2:])
-    assert large._chosen([]) == []
-    assert large._chosen([large.Doubt(1.0, 7, 7)]) == [7]
+    assert doubts.chosen([]) == []
+    assert doubts.chosen([doubts.Doubt(1.0, 7, 7)]) == [7]
 
 
 @pytest.mark.parametrize("planted", [0.5, float("nan")])
@@ -85,7 +85,7 @@ def test_the_row_that_differs_most_is_found_beside_its_own_size(planted: float) 
     mine = theirs.clone()
     mine[5] += 1.0  # less than its rounding
     mine[2, 7] = planted
-    doubt = large._doubt(10, mine, theirs)
+    doubt = doubts.doubt_of(10, mine, theirs)
     assert doubt.worst == 12 and doubt.gap > 0.1
 
 
@@ -93,13 +93,13 @@ def test_of_rows_that_differ_less_than_the_worst_one_one_is_drawn() -> None:
     theirs = torch.randint(1, 100, (400, 64))
     mine = theirs.clone()
     mine[100:300] = 0
-    assert {large._doubt(0, mine, theirs).worst for _ in range(3)} <= set(range(100, 300))
-    drawn = {large._doubt(0, mine, theirs).drawn for _ in range(50)}
+    assert {doubts.doubt_of(0, mine, theirs).worst for _ in range(3)} <= set(range(100, 300))
+    drawn = {doubts.doubt_of(0, mine, theirs).drawn for _ in range(50)}
     assert drawn <= set(range(100, 300)) and len(drawn) > 10
     mine[7] = -theirs[7]
-    signs = large._doubt(0, mine.float(), theirs.float())
+    signs = doubts.doubt_of(0, mine.float(), theirs.float())
     assert signs.worst == 7
-    assert {large._doubt(0, mine.float(), theirs.float()).drawn for _ in range(20)} & set(range(100, 300))
+    assert {doubts.doubt_of(0, mine.float(), theirs.float()).drawn for _ in range(20)} & set(range(100, 300))
 
 
 def _shape(outputs: list[tuple[int, ...]], inputs: list[tuple[int, ...]], *, plain: bool = True) -> Any:

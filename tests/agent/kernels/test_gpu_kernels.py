@@ -212,10 +212,21 @@ print(json.dumps(found))
 """
 
 
+SPARSEMAX = """
+import importlib
+kernel = importlib.import_module("agent.kernels.tasks.sparsemax.triton").ModelNew()
+reference = importlib.import_module("kernelbench_tasks.level1.sparsemax").Model()
+x = torch.randn(9, 37)
+x[1, 3], x[2, 4], x[3, 4], x[4], x[6] = torch.nan, torch.inf, -torch.inf, -torch.inf, 0.0
+compare("rows with what is no number", kernel(x), reference(x.double()), reference(x))
+print(json.dumps(found))
+"""
+
+
 @pytest.mark.parametrize(
     "program",
-    [PRODUCTS, CONVOLUTIONS, WINDOWS, ATTENTION, SCANS],
-    ids=["products", "convolutions", "windows", "attention", "scans"],
+    [PRODUCTS, CONVOLUTIONS, WINDOWS, ATTENTION, SCANS, SPARSEMAX],
+    ids=["products", "convolutions", "windows", "attention", "scans", "sparsemax"],
 )
 def test_kernels_are_as_accurate_as_float32_and_keep_inf_and_nan(tmp_path: Path, program: str) -> None:
     rows = run_program(tmp_path, _START + program)
