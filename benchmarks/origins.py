@@ -78,6 +78,7 @@ class Settings:
         precision: tier of the tasks, instead of the one in their files; None for that.
         model, samples: of the batch.
         usd_per_million: prices of the batch's tokens, input and output.
+        skip_own: leave out the first shape of each split, the module's own size.
     """
 
     device: str
@@ -88,6 +89,7 @@ class Settings:
     model: str = ""
     samples: int = 2
     usd_per_million: tuple[float, float] = (0.0, 0.0)
+    skip_own: bool = False
 
 
 class Runs:
@@ -217,8 +219,10 @@ class Runs:
                 return cast("dict[str, list[dict[str, Any]]]", kept["shapes"])
             self.console.print(f"{task.name}: other sizes were found than before; its shapes are drawn anew")
         drawn = self.referee.core.session(TaskSource(task.name, described.source)).drawn
+        first = int(self.settings.skip_own)
         shapes = {
-            split: drawn.sample(split)[: count or None] for split, count in self.settings.counts.items()
+            split: drawn.sample(split)[first:][: count or None]
+            for split, count in self.settings.counts.items()
         }
         path.parent.mkdir(exist_ok=True)
         write_whole(path, {"task_sha256": digest, "shapes": shapes})
@@ -340,6 +344,10 @@ def run(
     validation: Annotated[int, typer.Option(help="Validation shapes.")] = 3,
     held_out: Annotated[int, typer.Option(help="Held-out shapes.")] = 5,
     adversarial: Annotated[int, typer.Option(help="Adversarial shapes; nothing is timed there.")] = 0,
+    skip_own: Annotated[
+        bool,
+        typer.Option("--skip-own", help="Leave out the module's own size, the first shape of each split."),
+    ] = False,
     candidates: Annotated[int | None, typer.Option(help="At most so many a job.")] = None,
     precision: Annotated[
         str | None, typer.Option(help="default, strict or tf32, instead of the files'.")
@@ -380,7 +388,7 @@ def run(
     work = work.resolve()  # the referee's processes run elsewhere
     counts = {"visible": visible, "validation": validation, "held_out": held_out, "adversarial": adversarial}
     settings = Settings(
-        device, chosen, counts, candidates, precision, model, samples, (usd_input, usd_output)
+        device, chosen, counts, candidates, precision, model, samples, (usd_input, usd_output), skip_own
     )
     if answers is not None:
         hand_out(answers, work, names)

@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.bundle.renaming import rename
 from agent.bundle.sections import bound_names
 from agent.compiler.forward import cut_apart, forward_of, joined, titled, without_docstring
+from agent.compiler.model_text import OWN_NAMES, model_text
 from agent.errors import ProposalFailed
 from agent.kernels.writing import rewriting_text, row_program_text
 from evaluator.devices import is_accelerator
@@ -30,7 +32,6 @@ NOTE = "the code that torch.compile generates, one source for all sizes of a con
 _DEADLINE_S = 300.0
 _MEMORY_BYTES = 6 << 30
 _MAX_CAPTURE_BYTES = 8 << 20
-_FORWARD_ONLY = "the task is judged forward and backward, and the compiler's code is taken for calls without gradients alone"
 CAPTURE_PROGRAM = Path(__file__).parent / "sandboxed" / "capture_program.py"
 
 
@@ -43,10 +44,8 @@ def kept_capture(context: ProposalContext) -> str:
     """`captured` for a job: its text, or why there is none, is stored as a step, since two proposers use it.
 
     Raises:
-        ProposalFailed: see `captured`; or the task is judged with its backward, for which the code leaves a call to the reference.
+        ProposalFailed: see `captured`.
     """
-    if context.description.direction == "forward_backward":
-        raise ProposalFailed(_FORWARD_ONLY)
     step = f"compiler.capture.{context.device}"
     kept = context.store.step(step)
     if not isinstance(kept, dict):
@@ -134,25 +133,13 @@ def assemble(
         if "error" in found:
             raise ProposalFailed(str(found["error"])[:400])
         found = found["own"] if own else found
-        module = str(found["module"])
+        module = _module_of(found, with_library=changed is not None)
         if changed is not None:
-            module = changed(str(found.get("library") or module))
+            module = changed(module)
         bound = {name for statement in ast.parse(module).body for name in bound_names(statement)}
-        section = cut_apart(reference, {*bound, "ModelNew", "STATE", "applies", "attrgetter", "inspect"})
+        section = cut_apart(reference, {*bound, *OWN_NAMES})
         forward = forward_of(section.text)
-        conditions = [*map(str, found["conditions"]), *["not training"] * (not found["also_in_training"])]
-        model = _MODEL.format(
-            state=", ".join(f"attrgetter({str(path)!r})" for path in found["state"]),
-            dimensions=found["dimensions"],
-            sizes="".join(f"    {line}\n" for line in found["sizes"]),
-            expected="".join(f"        {line},\n" for line in found["expected"]),
-            conditions=" and ".join(f"({one})" for one in conditions),
-            signature=forward.signature,
-            names=forward.call,
-            tensors=", ".join(found["tensors"]),
-            others="".join(f"{name}, " for name in found["others"]),
-            result=found["result"],
-        )
+        model = model_text(found, forward)
     except (AttributeError, KeyError, RecursionError, SyntaxError, TypeError, ValueError) as error:
         raise ProposalFailed(f"the capture has another form: {type(error).__name__}: {error}") from error
     head = titled(title, words)
@@ -163,38 +150,19 @@ def assemble(
     ).text  # drops the many names that Inductor binds and this code does not use
 
 
-_MODEL = '''\
-# Where the tensors of the module are that the code takes after those of the call.
-STATE = [{state}]
+def _module_of(found: Mapping[str, Any], *, with_library: bool) -> str:
+    """Inductor's module of a capture, with that of the backward behind it, whose names are then its own."""
 
+    def text(part: Mapping[str, Any]) -> str:
+        return str((part["library"] if with_library else "") or part["module"])
 
-def applies(given, others, made_with, training):
-    """Whether the code was made for these tensors, what else `forward` was given, and this module."""
-    if [one.dim() for one in given] != {dimensions} or any(one.get_device() > 0 for one in given):
-        return False
-    if torch.is_grad_enabled() and any(one.requires_grad for one in given):
-        return False
-{sizes}    expected = [
-{expected}    ]
-    found = [(one.dtype, one.device.type, tuple(one.shape), one.stride()) for one in given]
-    return found == expected and {conditions}
-
-
-class ModelNew(Model):
-    """The reference: same constructor, same weights. Where the compiler's code applies, that is what runs."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        bound = inspect.signature(Model).bind(*args, **kwargs)
-        bound.apply_defaults()
-        self._made_with = dict(bound.arguments)
-
-    def forward(self, {signature}):
-        given = [{tensors}]
-        if all(type(one) is torch.Tensor for one in given):
-            given += [find(self) for find in STATE]
-            if applies(given, ({others}), self._made_with, self.training):
-                out = call(given)
-                return {result}
-        return super().forward({names})
-'''
+    if not found["backward"]:
+        return text(found)
+    forward, backward = text(found), text(found["backward"])
+    names = {
+        name
+        for statement in ast.parse(backward).body
+        if not isinstance(statement, ast.Import | ast.ImportFrom)
+        for name in bound_names(statement)
+    }
+    return f"{forward}\n{rename(backward, {name: f'{name}_backward' for name in names})}"

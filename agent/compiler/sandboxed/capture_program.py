@@ -5,6 +5,7 @@ It runs as `__main__` in a disposable sandboxed process whose folder holds `refe
 
 One source serves all sizes: the module is constructed and traced with symbolic integers for the task's dimensions, and Inductor
 takes them as arguments. If that fails, it retries with fewer symbols. A second module calls the kernel library where it can.
+A task that is judged forward and backward gets two modules of each: autograd's joint graph is cut in two as torch.compile cuts it.
 Every tensor is fake, so no large memory is allocated.
 """
 
@@ -33,12 +34,18 @@ import sympy
 import torch
 import torch._inductor.config as inductor_config
 from torch._dynamo.source import ConstantSource
+from torch._functorch.aot_autograd import aot_export_joint_simple
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, tracing
 from torch._inductor import compile_fx
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.graph import GraphLowering
+from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -178,45 +185,60 @@ def attempt(
     fake_mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
     values = {name: symbol(env, name, dim) if name in symbolic else own[name] for name, dim in dims.items()}
     init = reference.get_init_inputs(**accepted(reference.get_init_inputs, values))
+    training = bool(getattr(reference, "TRAINING", False))
+    backward = getattr(reference, "DIRECTION", "forward") == "forward_backward"
     with torch.no_grad(), device, fake_mode:
-        model = reference.Model(*init).eval().requires_grad_(False)
+        model = reference.Model(*init).train(training)
         inputs = reference.get_inputs(**accepted(reference.get_inputs, values))
+        for one in (*inputs, *model.parameters()):
+            if isinstance(one, torch.Tensor) and one.is_floating_point():
+                one.requires_grad_(backward)
     made_with = inspect.signature(reference.Model).bind(*init)
     given = inspect.signature(model.forward).bind(*inputs)
     made_with.apply_defaults()
     given.apply_defaults()
     tensors = {name: value for name, value in given.arguments.items() if isinstance(value, torch.Tensor)}
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    graph, result = traced(model, given.arguments, tensors, state, fake_mode, device)
+    with torch.no_grad(), device, fake_mode:
+        written = written_buffers(model, given.arguments) if training else []
+
+    def trace() -> tuple[torch.fx.GraphModule, str]:
+        return traced(model, given.arguments, tensors, state, written, fake_mode, device, backward)
+
+    graph, result = trace()
     check_graph(graph)
     code = graph.code
     # Inductor's choice of layouts for convolutions is made for TF32; in float32, cuDNN is up to three times slower with it.
     settings = {**SETTINGS, **({"layout_optimization": False} if device.type == "cuda" else {})}
-    values = [*tensors.values(), *state.values()]
+    every = [*tensors.values(), *state.values()]
+    saved: dict[str, list[str]] = {}
+    parts = [graph]
+    if backward:
+        *parts, saved = halves(graph, len(every), len(written))
     # agent/kernels/rewriting/ as one text, where the library has kernels for the device.
-    rewritten = copy.deepcopy(graph) if Path("rewriting.py").exists() else None
-    module, library, fault = lowered(graph, values, fake_mode, settings), "", ""
+    rewritten = copy.deepcopy(parts) if Path("rewriting.py").exists() else None
+    modules, library, fault = lowered(parts, every, fake_mode, settings), [""], ""
     if rewritten is not None:
         try:
-            if load(Path("rewriting.py")).rewrite(rewritten):
-                library = lowered(rewritten, values, fake_mode, settings)
+            if sum([load(Path("rewriting.py")).rewrite(part) for part in rewritten]):
+                library = lowered(rewritten, every, fake_mode, settings)
         except Exception as error:  # the compiler's own code stands; the fault is told
             traceback.print_exc()
             fault = said(error)
     rows = None
     if Path("row_program.py").exists():  # agent/kernels/cpu/row_program.py
         try:
+            if backward:
+                raise NotExtractable("NotRows: the task is judged forward and backward")
             rows = load(Path("row_program.py")).row_program(graph.graph, len(tensors))
         except Exception as error:
             traceback.print_exc()
             fault = said(error)
     try:
-        also_in_training = (
-            code == traced(model.train(), given.arguments, tensors, state, fake_mode, device)[0].code
-        )
+        model.train(not training)
+        other = trace()[0].code
     except Exception:
-        also_in_training = False
-    every = [*tensors.values(), *state.values()]
+        other = None
     sizes: dict[str, str] = {}  # the expression that yields each symbol
     for place, tensor in enumerate(every):
         for axis, size in enumerate(tensor.shape):
@@ -230,17 +252,27 @@ def attempt(
     conditions = [f"made_with == {text(dict(made_with.arguments))}"]
     others = {name: value for name, value in given.arguments.items() if name not in tensors}
     conditions += [f"others == {text(tuple(others.values()))}"] * bool(others)
+    conditions += ["training" if training else "not training"] * (code != other)
     conditions += [f"{bound.lower} <= {name} <= {bound.upper}" for name, bound in env.var_to_range.items()]
     conditions += [PythonPrinter().doprint(one) for one in guards]
     return {
         "torch": torch.__version__,
-        "module": module,
-        "library": library,
+        "module": modules[0],
+        "library": library[0],
         "library_fault": fault,
+        "backward": {
+            **saved,
+            "wanted": [one.requires_grad for one in every],
+            "module": modules[1],
+            "library": library[-1],
+        }
+        if backward
+        else None,
         "rows": rows,
         "tensors": list(tensors),
         "others": list(others),
         "state": list(state),
+        "written": written,
         "dimensions": [tensor.dim() for tensor in every],
         "sizes": [f"{name} = {sizes[name]}" for name in sorted(mentioned)],
         "expected": [
@@ -248,7 +280,6 @@ def attempt(
             for one in every
         ],
         "conditions": list(dict.fromkeys(conditions)),
-        "also_in_training": also_in_training,
         "result": result,
     }
 
@@ -265,30 +296,71 @@ def symbol(env: ShapeEnv, name: str, dim: Mapping[str, int]) -> Any:
     return env.create_symintnode(made, hint=max(low, dim["default"]), source=source)
 
 
+class RunningStatistics(TorchDispatchMode):
+    """Sees the running statistics that batch norms update: their versions do not tell of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.updated: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        names = (one.name for one in func._schema.arguments)
+        given = dict(zip(names, args, strict=False)) | (kwargs or {})
+        if given.get("training", given.get("train")):
+            self.updated += [given.get("running_mean"), given.get("running_var")]
+        return func(*args, **(kwargs or {}))
+
+
+def written_buffers(model: torch.nn.Module, arguments: Mapping[str, Any]) -> list[str]:
+    """The buffers that a call writes to, such as the running statistics of a batch norm in training."""
+    before = {name: buffer._version for name, buffer in model.named_buffers()}
+    with RunningStatistics() as seen:
+        model(*arguments.values())
+    return [
+        name
+        for name, buffer in model.named_buffers()
+        if buffer._version != before[name] or any(buffer is one for one in seen.updated)
+    ]
+
+
 def traced(
     model: torch.nn.Module,
     arguments: Mapping[str, Any],
     tensors: Mapping[str, Any],
     state: Mapping[str, Any],
+    written: list[str],
     fake_mode: FakeTensorMode,
     device: torch.device,
+    backward: bool,
 ) -> tuple[torch.fx.GraphModule, str]:
-    """The graph of one call, and Python text of its result in terms of the list `out`."""
+    """The graph of one call, or with `backward` autograd's joint graph, and Python text of its result in terms of the list `out`.
+
+    What the buffers in `written` hold afterwards comes last in the graph's outputs.
+    """
     result = ""
 
     def flat(*values: Any) -> list[torch.Tensor]:
         nonlocal result
         call = {**arguments, **dict(zip(tensors, values, strict=False))}
-        output = torch.func.functional_call(
-            model, dict(zip(state, values[len(tensors) :], strict=True)), tuple(call.values())
-        )
+        swapped = dict(zip(state, values[len(tensors) :], strict=True))
+        swapped |= {name: swapped[name].clone() for name in written}
+        output = torch.func.functional_call(model, swapped, tuple(call.values()))
         leaves: list[torch.Tensor] = []
         result = text(output, leaves)
-        return leaves
+        # Autograd would return the base of a view, too; the compiler drops the copy where layouts agree.
+        leaves = [one.clone() if backward and one._is_view() else one for one in leaves]
+        return [*leaves, *(swapped[name].detach() for name in written)]
 
     before = attributes(model)
-    with torch.no_grad(), fake_mode, device:
-        graph = make_fx(flat, pre_dispatch=True)(*tensors.values(), *state.values())
+    values = (*tensors.values(), *state.values())
+    if backward:
+        with device:
+            graph = aot_export_joint_simple(
+                flat, values, trace_joint=True, decompositions=select_decomp_table()
+            )
+    else:
+        with torch.no_grad(), fake_mode, device:
+            graph = make_fx(flat, pre_dispatch=True)(*values)
     if attributes(model) != before:
         raise NotExtractable("forward changes attributes of the module, which generated code would not do")
     return graph, result
@@ -321,27 +393,94 @@ def check_graph(graph: torch.fx.GraphModule) -> None:
             )
 
 
+def halves(
+    joint: torch.fx.GraphModule, inputs: int, written: int
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, dict[str, Any]]:
+    """The forward and the backward of a joint graph, and what passes between them.
+
+    Args:
+        joint: autograd's joint graph.
+        inputs: how many it has, besides the gradients of outputs.
+        written: how many of its outputs, the last ones, are buffers.
+
+    Returns:
+        The forward, which yields the results and what is saved; the backward; and a dictionary with ``results``, how many
+        there are, and Python text: ``sizes`` and ``tensors``, what is saved, in terms of the lists `given` and `out`, and ``takes``,
+        the arguments of the backward, in terms of `sizes`, `tensors` and `gradients`.
+    """
+    results = joint.graph.output_node().args[0][:-inputs]  # the others are gradients, one per input
+    joint_graph_passes(joint)
+    forward, backward = min_cut_rematerialization_partition(joint, None, num_fwd_outputs=len(results))
+    given = [node.name for node in forward.graph.find_nodes(op="placeholder")]
+    end = forward.graph.output_node()
+    kept = [*end.args[0][: len(results)]]
+    where = {node.name: f"out[{place}]" for place, node in enumerate(kept)}
+    for node in end.args[0][len(results) :]:
+        if node.name not in given and node.name not in where:
+            where[node.name] = f"out[{len(kept)}]"
+            kept.append(node)
+    end.args = (tuple(kept),)
+    # The backward was traced for these strides; Inductor is free to choose others for what is not visible to the user.
+    end.meta["user_visible_output_idxs"] = list(range(len(kept)))
+    forward.recompile()
+    where |= {name: f"given[{place}]" for place, name in enumerate(given)}
+    sizes: list[str] = []
+    tensors: list[str] = []
+    takes = []
+    outputs = results[: len(results) - written]
+    floating = [place for place, node in enumerate(outputs) if node.meta["val"].is_floating_point()]
+    for node in backward.graph.find_nodes(op="placeholder"):
+        if node.name in where:
+            is_tensor = isinstance(node.meta["val"], torch.Tensor)
+            name, group = ("tensors", tensors) if is_tensor else ("sizes", sizes)
+            takes.append(f"{name}[{len(group)}]")
+            group.append(where[node.name])
+        else:
+            takes.append(f"gradients[{floating.pop(0)}].contiguous({layout_of(node.meta['val'])})")
+    if floating:
+        raise NotExtractable("an output carries no gradient")
+    return forward, backward, {"results": len(results), "sizes": sizes, "tensors": tensors, "takes": takes}
+
+
+def layout_of(gradient: torch.Tensor) -> str:
+    """The layout that autograd's tracer gives an upstream gradient, as an argument of `contiguous`."""
+    for name in ("contiguous_format", "channels_last", "channels_last_3d"):
+        dimensions = {"channels_last": 4, "channels_last_3d": 5}.get(name, gradient.dim())
+        if gradient.dim() == dimensions and gradient.is_contiguous(memory_format=getattr(torch, name)):
+            return f"memory_format=torch.{name}" if name != "contiguous_format" else ""
+    raise NotExtractable("the gradient of an output has another layout")
+
+
 def lowered(
+    parts: list[torch.fx.GraphModule],
+    values: list[Any],
+    fake_mode: FakeTensorMode,
+    settings: Mapping[str, Any],
+) -> list[str]:
+    """Inductor's Python modules for a graph or for the halves of a joint graph, as Inductor would write them to its cache."""
+    if len(parts) == 1:
+        return [of_inference(parts[0], values, fake_mode, settings)]
+    texts = []
+    for is_backward, part in enumerate(parts):
+        given = [node.meta["val"] for node in part.graph.find_nodes(op="placeholder")]
+        with V.set_fake_mode(fake_mode):
+            texts.append(
+                generated(
+                    lambda part=part, given=given, is_backward=is_backward: compile_fx.compile_fx_inner(
+                        part, given, is_backward=bool(is_backward)
+                    ),
+                    TracingContext(fake_mode),
+                    settings,
+                )
+            )
+    return texts
+
+
+def of_inference(
     graph: torch.fx.GraphModule, values: list[Any], fake_mode: FakeTensorMode, settings: Mapping[str, Any]
 ) -> str:
-    """Inductor's Python module for a graph, as Inductor would write it to its cache."""
-    codes: list[str] = []
-
-    def stop_after_codegen(self: GraphLowering) -> None:
-        code, _ = self.codegen()
-        codes.append(getattr(code, "value", code))
-        raise CodeReady
-
-    GraphLowering.compile_to_module = stop_after_codegen
     context = TracingContext(fake_mode)
-    try:
-        with torch.no_grad(), tracing(context), inductor_config.patch(dict(settings)):
-            compile_fx.compile_fx(graph, values)
-    except Exception:
-        if not codes:
-            raise
-    if len(codes) != 1:
-        raise NotExtractable(f"the compiler made {len(codes)} separate graphs of it")
+    code = generated(lambda: compile_fx.compile_fx(graph, values), context, settings)
     metadata = context.fw_metadata
     aliases = [
         info
@@ -351,6 +490,27 @@ def lowered(
     if aliases or metadata.num_mutated_inp_runtime_indices:
         # Inductor's caller handles aliases and input mutations outside the generated code.
         raise NotExtractable("an output shares memory with something else, or an input is written to")
+    return code
+
+
+def generated(compiler: Callable[[], Any], context: TracingContext, settings: Mapping[str, Any]) -> str:
+    """The one module that a call of the compiler writes."""
+    codes: list[str] = []
+
+    def stop_after_codegen(self: GraphLowering) -> None:
+        code, _ = self.codegen()
+        codes.append(getattr(code, "value", code))
+        raise CodeReady
+
+    GraphLowering.compile_to_module = stop_after_codegen
+    try:
+        with torch.no_grad(), tracing(context), inductor_config.patch(dict(settings)):
+            compiler()
+    except Exception:
+        if not codes:
+            raise
+    if len(codes) != 1:
+        raise NotExtractable(f"the compiler made {len(codes)} separate graphs of it")
     return with_long_numbers(without_comments(codes[0]))
 
 

@@ -1,0 +1,130 @@
+"""The part of a candidate around Inductor's code: which calls reach it, and how autograd calls its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from agent.compiler.forward import Forward
+
+#: What a candidate binds besides Inductor's module and the reference.
+OWN_NAMES = (
+    "ModelNew",
+    "STATE",
+    "WRITTEN",
+    "WithBackward",
+    "applies",
+    "attrgetter",
+    "inspect",
+)
+
+
+def model_text(found: Mapping[str, Any], forward: Forward) -> str:
+    """`ModelNew`, what it needs, and with a backward the autograd function in between.
+
+    Args:
+        found: what the capture program wrote, untrusted.
+        forward: the reference's.
+
+    Raises:
+        AttributeError, KeyError, TypeError, ValueError: it has another form.
+    """
+    backward, written = found["backward"], [str(path) for path in found["written"]]
+    text, gradients, run = "", _WITHOUT_GRADIENTS, "call(given)"
+    if backward:
+        results = int(backward["results"])
+        constant = f"        ctx.mark_non_differentiable(*out[{results - len(written)}:{results}])\n"
+        lists = {name: ", ".join(map(str, backward[name])) for name in ("sizes", "tensors", "takes")}
+        text = _WITH_BACKWARD.format(results=results, constant=constant if written else "", **lists)
+        gradients = _WITH_GRADIENTS.format(list(map(bool, backward["wanted"])))
+        run = "WithBackward.apply(*given)"
+    return text + _MODEL.format(
+        state=_places(found["state"]),
+        written=_WRITTEN.format(_places(written)) if written else "",
+        dimensions=found["dimensions"],
+        gradients=gradients,
+        sizes="".join(f"    {line}\n" for line in found["sizes"]),
+        expected="".join(f"        {line},\n" for line in found["expected"]),
+        conditions=" and ".join(f"({one})" for one in found["conditions"]),
+        signature=forward.signature,
+        names=forward.call,
+        tensors=", ".join(found["tensors"]),
+        others="".join(f"{name}, " for name in found["others"]),
+        run=run,
+        write=_WRITE.format(len(written)) if written else "",
+        result=found["result"],
+    )
+
+
+def _places(paths: Iterable[Any]) -> str:
+    return ", ".join(f"attrgetter({str(path)!r})" for path in paths)
+
+
+_WITHOUT_GRADIENTS = "torch.is_grad_enabled() and any(one.requires_grad for one in given)"
+_WITH_GRADIENTS = "not torch.is_grad_enabled() or [one.requires_grad for one in given] != {}"
+
+_WITH_BACKWARD = '''\
+class WithBackward(torch.autograd.Function):
+    """The compiler's code, forward and backward."""
+
+    @staticmethod
+    def forward(ctx, *given):
+        out = call(list(given))
+        ctx.save_for_backward({tensors})
+        ctx.sizes = [{sizes}]
+{constant}        return tuple(out[:{results}])
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        if torch.is_grad_enabled():
+            raise RuntimeError("the compiler's code has no second derivative; call the reference for create_graph=True")
+        tensors, sizes = ctx.saved_tensors, ctx.sizes
+        return tuple(call_backward([{takes}]))
+
+
+'''
+
+_WRITTEN = """\
+# The buffers that a call writes to; the code returns what they hold then as its last results.
+WRITTEN = [{}]
+"""
+_WRITE = """\
+                for find, new in zip(WRITTEN, out[-{}:]):
+                    find(self).copy_(new)
+"""
+
+_MODEL = '''\
+# Where the tensors of the module are that the code takes after those of the call.
+STATE = [{state}]
+{written}
+
+def applies(given, others, made_with, training):
+    """Whether the code was made for these tensors, what else `forward` was given, and this module."""
+    if [one.dim() for one in given] != {dimensions} or any(one.get_device() > 0 for one in given):
+        return False
+    if {gradients}:
+        return False
+{sizes}    expected = [
+{expected}    ]
+    found = [(one.dtype, one.device.type, tuple(one.shape), one.stride()) for one in given]
+    return found == expected and {conditions}
+
+
+class ModelNew(Model):
+    """The reference: same constructor, same weights. Where the compiler's code applies, that is what runs."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        bound = inspect.signature(Model).bind(*args, **kwargs)
+        bound.apply_defaults()
+        self._made_with = dict(bound.arguments)
+
+    def forward(self, {signature}):
+        given = [{tensors}]
+        if all(type(one) is torch.Tensor for one in given):
+            given += [find(self) for find in STATE]
+            if applies(given, ({others}), self._made_with, self.training):
+                out = {run}
+{write}                return {result}
+        return super().forward({names})
+'''
