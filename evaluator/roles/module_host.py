@@ -263,10 +263,13 @@ class ModuleHost(Turns):
             }
             for name, tensor in self._state.items()
         ]
-        upstream, outputs_bytes = [], 0
+        upstream: list[dict[str, Any]] = []
+        outputs_bytes = 0
         with measured(self.device) as peak:
             if request["backward"]:
-                upstream = self._upstream(shape.model, drawn.spare or drawn.first, request["training"])
+                upstream, outputs_bytes = self._upstream(
+                    shape.model, drawn.spare or drawn.first, request["training"]
+                )
             elif on_gpu(self.device):
                 outputs_bytes = self._call_once(shape.model, drawn.spare, request["training"])
         drawn.spare = []
@@ -305,7 +308,7 @@ class ModuleHost(Turns):
             for name, buffer in model.named_buffers():
                 if name in kept:
                     buffer.copy_(kept[name])
-        return sum(span_elements(tensor) * tensor.element_size() for tensor in outputs)
+        return _bytes_of(outputs)
 
     def hand_over(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """GPU only: copies what was drawn, then the state, to the referee's memory (two descriptors), and releases
@@ -334,9 +337,11 @@ class ModuleHost(Turns):
         torch_gpu.empty_cache()
         return b""
 
-    def _upstream(self, model: nn.Module, inputs: list[Any], training: bool) -> list[dict[str, Any]]:
+    def _upstream(
+        self, model: nn.Module, inputs: list[Any], training: bool
+    ) -> tuple[list[dict[str, Any]], int]:
         """Which outputs carry a gradient, found by one forward of a copy, and the form of their upstream
-        gradients.
+        gradients; and on a GPU the bytes of all outputs.
         """
         model = copy.deepcopy(model).train(training).to(self.device)
         given = tree_map(
@@ -354,7 +359,7 @@ class ModuleHost(Turns):
             raise ContractError(
                 "DIRECTION is forward_backward, but no output depends on a floating input or a parameter: use forward"
             )
-        return upstream
+        return upstream, _bytes_of(outputs) if on_gpu(self.device) else 0
 
     def import_state(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Maps the shape's arena and loads the redrawn weights from it.
@@ -485,6 +490,10 @@ class ModuleHost(Turns):
         if request["collect"]:
             gc.collect()
         return b""
+
+
+def _bytes_of(tensors: list[torch.Tensor]) -> int:
+    return sum(span_elements(tensor) * tensor.element_size() for tensor in tensors)
 
 
 def _fields_of(name: str, dim: Any, *, gpu: bool) -> dict[str, Any]:

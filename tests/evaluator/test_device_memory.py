@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -11,12 +12,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from evaluator.batch.places import Place, crowded, referees_in, sensible_jobs
+from evaluator.content.pools import TensorInput
 from evaluator.devices import BACKENDS, CUDA
 from evaluator.devices.cuda import memory as device_memory
 from evaluator.errors import DeviceFull, RoleFailure
@@ -36,8 +38,10 @@ from evaluator.referee.memory.sizes import (
     split,
     usual,
 )
+from evaluator.referee.sides import task_inputs
 from evaluator.request import Request
 from evaluator.roles import protocol
+from evaluator.roles.process import RoleProcess
 from evaluator.roles.turns import Turns
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict, without_measurement
@@ -490,3 +494,49 @@ def test_temporaries_may_lie_anywhere_and_outputs_may_not(
     host._exchange, host._left, host._slots = exchange, [], torch.empty(0)
     with nullcontext() if fits else pytest.raises(torch.OutOfMemoryError, match="too small"):
         host._check_room(outputs)
+
+
+def test_outputs_of_a_backward_are_results_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted as all that a call takes, they asked for 262 GiB for a module that returns 16 MiB."""
+
+    def meta(dtype: str, *shape: int) -> dict[str, Any]:
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        return {"dtype": dtype, "shape": list(shape), "strides": strides}
+
+    def given(described: dict[str, Any]) -> dict[str, Any]:
+        tensor = {
+            "meta": described,
+            "addresses": [0],
+            "kept_bytes": 0,
+            "same": False,
+            "structure": [],
+            "domain": "",
+        }
+        return {"value": {"tensor": 0}, "tensors": [tensor]}
+
+    def weight(name: str, trained: bool) -> dict[str, Any]:
+        return {
+            "name": name,
+            "meta": meta("float32", 1000),
+            "parameter": trained,
+            "trained": trained,
+            "address": trained,
+        }
+
+    answer = {
+        "like": None,
+        "init": [],
+        "inputs": [given(meta("float32", 4096, 512)), given(meta("int64", 4096))],
+        "state": [weight("weight", True), weight("mask", False)],
+        "redrawn": True,
+        "upstream": [{"output": 0, "meta": meta("float32", 4096)}],
+        "peak_bytes": 500 << 20,
+        "outputs_bytes": 4 * 4096,
+    }
+    handed = [[torch.zeros(8, dtype=torch.uint8)] * 2] * 2
+    monkeypatch.setattr(task_inputs, "_handed_over", lambda *_: handed)
+    monkeypatch.setattr(task_inputs, "_upstream", lambda meta, on_device: TensorInput(meta, handed[0]))
+    process = cast("RoleProcess", SimpleNamespace(modules={}))
+    found = task_inputs.read_inputs(process, answer, cast("Lender", object()), training=False, backward=True)
+    assert found.needs.outputs_bytes == 4 * (4096 + 4096 * 512 + 1000)
+    assert found.needs.peak_bytes == 1000 << 20 and not found.needs.large

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from evaluator.errors import RoleReported
+from evaluator.referee.measuring import captured
 from evaluator.referee.measuring.measure import Timing
 from evaluator.referee.measuring.pairs import HALF_WIDTH, LEAST, MOST, estimate, figure, is_settled
+from evaluator.roles.protocol import TOO_SMALL
 from evaluator.timing.statistics import decide, median_interval, pair_estimate, summarize, t975
 
 #: What quads of one pair differ by (log), and how many a pair has; measured pairs have 6 to 12.
@@ -149,3 +153,38 @@ def test_a_summary_of_pairs_has_their_interval() -> None:
     assert low < 1.95 and high > 2.05
     quads_alone = summarize(ratios, ["faster"] * 2)["geomean_ci95"]
     assert quads_alone[1] - quads_alone[0] < high - low
+
+
+@pytest.mark.parametrize("where", ["null", "measured", "another fault"])
+def test_graphs_for_which_memory_is_too_small_cost_a_figure_and_not_the_verdict(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Graphs of several forms keep what they allocate; a task was refused for it that had been timed call by call."""
+    full = RoleReported("out_of_memory", f"{TOO_SMALL} for the outputs of timed calls", role="reference")
+    other = RoleReported("runtime_error", "it raised", role="reference")
+
+    class At:
+        def most_calls(self, metas: object) -> int:
+            return 8
+
+        def capture(self, variant: str, calls: int, deadline_s: float, *, same_slot: bool) -> None:
+            if where == "null" and self is rival:
+                raise full
+
+    def measured(*_: object, **__: object) -> Timing:
+        raise full if where == "measured" else other
+
+    side, rival = At(), At()
+    monkeypatch.setattr(captured, "_capture_rivals", lambda *_, **__: [(None, rival)])
+    monkeypatch.setattr(captured, "measure", measured)
+    session = SimpleNamespace(fleet=SimpleNamespace(device=SimpleNamespace(block_target_us=1e3)))
+    shape, eager = SimpleNamespace(output_metas=()), SimpleNamespace(candidate_us=50.0, baseline_us=50.0)
+
+    def run() -> Timing | str:
+        return captured.measure_captured(session, shape, side, None, None, eager)  # type: ignore[arg-type]
+
+    if where == "another fault":
+        with pytest.raises(RoleReported, match="it raised"):
+            run()
+    else:
+        assert run() == "memory is too small for the outputs of captured calls"

@@ -54,7 +54,7 @@ class ShapeInputs:
         call: what a call is.
         peak_bytes: GPU memory that one call of the reference takes beside inputs and weights, as its process
             reports; 0 on a CPU.
-        outputs_bytes: the part of it that is returned.
+        outputs_bytes: the part of it that is returned; with a backward, gradients among it.
     """
 
     init: list[Any]

@@ -145,13 +145,15 @@ def test_results_gradients_and_running_statistics_are_the_reference_s(tmp_path: 
 def test_tasks_of_the_catalogue(tmp_path: Path, name: str, device: str) -> None:
     """Sizes saved for the backward, an output that is a view, a scatter, two outputs; on a GPU with the library's kernels."""
     task = catalog.load(name)
+    # torch's own backward on a GPU refuses a mask whose rows are not aligned.
+    reference = task.source.replace("length: int = 150", "length: int = 160")
     dims = {
         key: {"choices": list(dim.values), "default": dim.default} if isinstance(dim, Choice) else asdict(dim)
         for key, dim in runpy.run_path(str(task.path))["DIMS"].items()
     }
     files, changed = ({"rewriting.py": rewriting_text()}, with_products) if device == "cuda" else ({}, None)
-    captured = capture_text(tmp_path / "capture", task.source, dims, device, files)
-    answer = ran(tmp_path, task.source, assemble(captured, task.source, name, changed=changed), device)
+    captured = capture_text(tmp_path / "capture", reference, dims, device, files)
+    answer = ran(tmp_path, reference, assemble(captured, reference, name, changed=changed), device)
     assert all(answer["right"].values()), answer
     assert answer["reached"][:2] == ["call as captured", "call_backward as captured"]
 
