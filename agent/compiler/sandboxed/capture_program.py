@@ -191,7 +191,7 @@ def attempt(
         model = reference.Model(*init).train(training)
         inputs = reference.get_inputs(**accepted(reference.get_inputs, values))
         for one in (*inputs, *model.parameters()):
-            if isinstance(one, torch.Tensor) and one.is_floating_point():
+            if isinstance(one, torch.Tensor) and has_gradient(one):
                 one.requires_grad_(backward)
     made_with = inspect.signature(reference.Model).bind(*init)
     given = inspect.signature(model.forward).bind(*inputs)
@@ -282,6 +282,10 @@ def attempt(
         "conditions": list(dict.fromkeys(conditions)),
         "result": result,
     }
+
+
+def has_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def symbol(env: ShapeEnv, name: str, dim: Mapping[str, int]) -> Any:
@@ -428,7 +432,7 @@ def halves(
     tensors: list[str] = []
     takes = []
     outputs = results[: len(results) - written]
-    floating = [place for place, node in enumerate(outputs) if node.meta["val"].is_floating_point()]
+    floating = [place for place, node in enumerate(outputs) if has_gradient(node.meta["val"])]
     for node in backward.graph.find_nodes(op="placeholder"):
         if node.name in where:
             is_tensor = isinstance(node.meta["val"], torch.Tensor)

@@ -95,7 +95,10 @@ try:
     given = [leaf(one, True) for one in inputs]
     out = candidate.ModelNew(*init).train(training)(*given)
     out = out if torch.is_tensor(out) else out[0]
-    one, = torch.autograd.grad(out.sum(), given[0], create_graph=True)
+    total = out.sum()
+    both = [torch.autograd.grad(total, given[0], retain_graph=True)[0] for _ in range(2)]
+    right["the same backward twice"] = torch.equal(*both)
+    one, = torch.autograd.grad(total, given[0], create_graph=True)
     one.sum().backward()
 except RuntimeError as error:
     twice = str(error)
