@@ -39,6 +39,7 @@ from evaluator.referee.memory.sizes import (
     usual,
 )
 from evaluator.referee.sides import task_inputs
+from evaluator.referee.sides.device_side import DeviceSide
 from evaluator.request import Request
 from evaluator.roles import protocol
 from evaluator.roles.process import RoleProcess
@@ -540,3 +541,21 @@ def test_outputs_of_a_backward_are_results_and_gradients(monkeypatch: pytest.Mon
     found = task_inputs.read_inputs(process, answer, cast("Lender", object()), training=False, backward=True)
     assert found.needs.outputs_bytes == 4 * (4096 + 4096 * 512 + 1000)
     assert found.needs.peak_bytes == 1000 << 20 and not found.needs.large
+    assert found.needs.gradients_bytes == 4 * (4096 * 512 + 1000)
+    assert of_shapes([(found.needs, 100)]).copies_bytes >= 100 * found.needs.gradients_bytes
+
+
+def test_memory_that_is_too_small_for_outputs_grows_in_both_parts() -> None:
+    """Gradients are allocated by autograd's own thread, beside the pool, and are copied: a larger pool alone would not help."""
+    lent: list[MemorySize] = []
+    side = object.__new__(DeviceSide)
+    side._size = MemorySize(MIB, 600 * MIB, 300 * MIB)
+    side._lend = lambda size, *, keeps: lent.append(size)  # type: ignore[method-assign]
+    side._memory = lambda: SimpleNamespace(size=lent[-1] if lent else side._size)  # type: ignore[method-assign,assignment,return-value]
+    side._keeper = cast("Lender", SimpleNamespace(free_bytes=lambda: (8 * GIB, H200_BYTES)))
+    full = RoleFailure("out_of_memory", f"{protocol.TOO_SMALL} for the outputs of one block")
+    while side.grows_for(full):
+        assert len(lent) < 9
+    assert (lent[0].pool_bytes, lent[0].copies_bytes) == (900 * MIB, 450 * MIB)
+    assert lent[-1].pool_bytes <= 8 * 600 * MIB and lent[-1].outputs_bytes + 2 * GIB <= 8 * GIB
+    assert not side.grows_for(RoleFailure("runtime_error", "it raised"))

@@ -22,6 +22,8 @@ _OUTPUT_PARTS = 2
 #: Copies that exist at one time when a call is checked: its own outputs or, for the survival check, those of the
 #: two calls before it. For the reference: two float64 results.
 _COPIES = {"reference": 5, "others": 2}
+#: Calls at a large shape whose gradients are kept at one time: the one that is compared, and the reference's own.
+_GRADIENT_COPIES = 2
 #: How many tensors, as large as a call's inputs and outputs together, a module may have in the pool beside its
 #: outputs.
 _TEMPORARIES = 8
@@ -114,12 +116,15 @@ class ShapeNeeds:
         peak_bytes: what a call of the reference takes beside its inputs and weights, including outputs; 0 if not
             measured.
         weights_bytes: of the module.
+        gradients_bytes: of those outputs that are gradients. Autograd's own thread allocates them, which does not use the pool,
+            so they are copied.
     """
 
     slot_bytes: int
     outputs_bytes: int
     peak_bytes: int = 0
     weights_bytes: int = 0
+    gradients_bytes: int = 0
 
     @property
     def large(self) -> bool:
@@ -134,7 +139,8 @@ class ShapeNeeds:
     def _both_bytes(self) -> int:
         """Bytes of reference and candidate side by side, and of the referee."""
         both_bytes = 2 * (self.slot_bytes + self.peak_bytes + self.weights_bytes) + self.weights_bytes
-        return both_bytes + (_FIXED_BYTES if self.large else 0)
+        fixed_bytes = _FIXED_BYTES + 2 * _GRADIENT_COPIES * self.gradients_bytes
+        return both_bytes + (fixed_bytes if self.large else 0)
 
     @property
     def wanted_bytes(self) -> int:
@@ -172,13 +178,14 @@ class ShapeNeeds:
             pool_bytes = (
                 (calls - 1) * self.outputs_bytes + int(peak_bytes * (1 + _SPARE_SHARE[of])) + _SPARE_BYTES
             )
-            return MemorySize(calls * self.slot_bytes, pool_bytes, _PART_BYTES)
+            copies_bytes = _PART_BYTES + calls * _GRADIENT_COPIES * self.gradients_bytes
+            return MemorySize(calls * self.slot_bytes, pool_bytes, copies_bytes)
         by_number_bytes = _TEMPORARIES * (self.slot_bytes + self.outputs_bytes)
         measured_bytes = int(peak_bytes * (1 + _SPARE_SHARE[of])) + _SPARE_BYTES * (peak_bytes > _SPARE_BYTES)
         temporaries_bytes = max(min(by_number_bytes, _MOST_TEMPORARIES_BYTES), measured_bytes)
         pool_bytes = _OUTPUT_PARTS * calls * self.outputs_bytes + temporaries_bytes
         pool_bytes += MOST_KEPT * self.outputs_bytes
-        copies_bytes = _COPIES[of] * (self.outputs_bytes + (1 << 20))
+        copies_bytes = _COPIES[of] * (self.outputs_bytes + (1 << 20)) + calls * self.gradients_bytes
         least = split(_LEAST_INPUTS_BYTES, _LEAST_OUTPUTS_BYTES)
         return least.or_larger(MemorySize(calls * self.slot_bytes, pool_bytes, copies_bytes))
 

@@ -38,7 +38,7 @@ _EXCHANGE_SECONDS = 60.0
 #: How long a replay may run while its process is stopped.
 _REPLAY_SECONDS = 5.0
 _NULLS = 15
-#: A pool that was too small for a baseline grows by this factor, if this much memory stays free.
+#: Memory for outputs that was too small for a baseline grows by this factor, if this much stays free.
 _GROWTH, _MOST_GROWTH, _GROWTH_SPARE_BYTES = 1.5, 8, 2 << 30
 #: Owner of slots that may hold contents of more than one shape.
 _NO_OWNER = 0
@@ -144,9 +144,14 @@ class DeviceSide(Side):
         if protocol.TOO_SMALL not in failure.sentence:
             return False
         size, free_bytes = self._memory().size, self._keeper.free_bytes()[0]
-        more = replace(size, pool_bytes=int(size.pool_bytes * _GROWTH))
+        # Either may have been too small: outputs that are allocated elsewhere, as by a thread of the module's own, are copied.
+        more = replace(
+            size,
+            pool_bytes=int(size.pool_bytes * _GROWTH),
+            copies_bytes=int(size.copies_bytes * _GROWTH),
+        )
         # The current memory may stay mapped.
-        if more.pool_bytes + _GROWTH_SPARE_BYTES > free_bytes:
+        if more.outputs_bytes + _GROWTH_SPARE_BYTES > free_bytes:
             return False
         if more.pool_bytes > _MOST_GROWTH * self._size.pool_bytes:
             return False

@@ -54,7 +54,8 @@ class ShapeInputs:
         call: what a call is.
         peak_bytes: GPU memory that one call of the reference takes beside inputs and weights, as its process
             reports; 0 on a CPU.
-        outputs_bytes: the part of it that is returned; with a backward, gradients among it.
+        outputs_bytes: the part of it that is returned.
+        gradients_bytes: the part of that that are gradients.
     """
 
     init: list[Any]
@@ -64,6 +65,7 @@ class ShapeInputs:
     call: CallSpec = field(default_factory=CallSpec)
     peak_bytes: int = 0
     outputs_bytes: int = 0
+    gradients_bytes: int = 0
 
     @property
     def given(self) -> list[TensorInput]:
@@ -128,7 +130,9 @@ class ShapeInputs:
         """The GPU memory that one call takes."""
         weights_bytes = sum(entry.meta.span_bytes for entry in self.state)
         outputs_bytes = self.outputs_bytes or self.peak_bytes
-        return ShapeNeeds(slot_bytes(self.tensors), outputs_bytes, self.peak_bytes, weights_bytes)
+        return ShapeNeeds(
+            slot_bytes(self.tensors), outputs_bytes, self.peak_bytes, weights_bytes, self.gradients_bytes
+        )
 
     @property
     def input_bytes(self) -> int:

@@ -124,12 +124,9 @@ def read_inputs(
     if like is not None:
         state, call = like.state, replace(call, gradients=like.call.gradients, buffers=like.call.buffers)
     upstream = tuple(_upstream(_meta(entry["meta"]), on_device=keeper is not None) for entry in backwards)
-    outputs_bytes = _size(answer["outputs_bytes"])
-    if backward and keeper is not None:
-        # A call returns gradients, too: of floating inputs and of trained parameters.
-        leaves = [meta for meta in metas if is_inexact(meta.dtype)]
-        leaves += [entry.meta for entry in state if entry.name in call.gradients]
-        outputs_bytes += sum(meta.span_bytes for meta in leaves)
+    leaves = [meta for meta in metas if is_inexact(meta.dtype)]
+    leaves += [entry.meta for entry in state if entry.name in call.gradients]
+    gradients_bytes = sum(meta.span_bytes for meta in leaves) if backward and keeper is not None else 0
     found = ShapeInputs(
         answer["init"],
         arguments,
@@ -137,7 +134,8 @@ def read_inputs(
         upstream,
         call,
         peak_bytes=_size(answer["peak_bytes"]) * (2 if backward else 1),
-        outputs_bytes=outputs_bytes,
+        outputs_bytes=_size(answer["outputs_bytes"]) + gradients_bytes,
+        gradients_bytes=gradients_bytes,
     )
     if not found.given:
         raise ProtocolViolation("task_rejected", "get_inputs() returns no tensor: return at least one")
