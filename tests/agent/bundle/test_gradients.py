@@ -346,13 +346,18 @@ UPDATES = {
 
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("backward", [True, False])
-def test_a_module_in_training_mode(tmp_path: Path, update: str, backward: bool) -> None:
+def test_a_module_in_training_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: str, backward: bool
+) -> None:
     task = TRAINS.format(direction='DIRECTION = "forward_backward"' if backward else "")
     member = Candidate(NORM.format(update=UPDATES[update]), "llm", "norm")
     module = imported(tmp_path, optimized_text([member], task=task, dims={}))
     model, reference = module.ModelNew(), module.Model()
     buffers = dict(model.named_buffers())
     batches = [torch.randn(64, 48) + place for place in range(3)]
+    built: list[object] = []
+    build = module._Dispatch._build
+    monkeypatch.setattr(module._Dispatch, "_build", lambda *given: built.append(given) or build(*given))
     with model.kernelwright_trace() as ran:
         for batch in batches:
             if backward:
@@ -365,6 +370,7 @@ def test_a_module_in_training_mode(tmp_path: Path, update: str, backward: bool) 
     assert ran == ({"norm (llm)": 3, "norm (llm): backward": 3} if backward else {"norm (llm)": 3})
     torch.testing.assert_close(model.state_dict(), reference.state_dict())
     assert all(buffers[name] is buffer for name, buffer in model.named_buffers())
+    assert len(built) == (2 if backward else 0), "after a step of the optimizer, and not after each call"
 
 
 @pytest.mark.parametrize("backward", [True, False])
