@@ -24,6 +24,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,7 @@ def attempt(
     # Inductor's choice of layouts for convolutions is made for TF32; in float32, cuDNN is up to three times slower with it.
     settings = {**SETTINGS, **({"layout_optimization": False} if device.type == "cuda" else {})}
     every = [*tensors.values(), *state.values()]
-    saved: dict[str, list[str]] = {}
+    saved: dict[str, Any] = {}
     parts = [graph]
     if backward:
         *parts, saved = halves(graph, len(every), len(written))
@@ -465,24 +466,18 @@ def lowered(
     if len(parts) == 1:
         return [of_inference(parts[0], values, fake_mode, settings)]
     texts = []
-    for is_backward, part in enumerate(parts):
+    for is_backward, part in zip((False, True), parts, strict=True):
         given = [node.meta["val"] for node in part.graph.find_nodes(op="placeholder")]
+        compiler = partial(compile_fx.compile_fx_inner, part, given, is_backward=is_backward)
         with V.set_fake_mode(fake_mode):
-            texts.append(
-                generated(
-                    lambda part=part, given=given, is_backward=is_backward: compile_fx.compile_fx_inner(
-                        part, given, is_backward=bool(is_backward)
-                    ),
-                    TracingContext(fake_mode),
-                    settings,
-                )
-            )
+            texts.append(generated(compiler, TracingContext(fake_mode), settings))
     return texts
 
 
 def of_inference(
     graph: torch.fx.GraphModule, values: list[Any], fake_mode: FakeTensorMode, settings: Mapping[str, Any]
 ) -> str:
+    """The module of a call without gradients. Its results must not share memory with the inputs, and nothing is written to."""
     context = TracingContext(fake_mode)
     code = generated(lambda: compile_fx.compile_fx(graph, values), context, settings)
     metadata = context.fw_metadata

@@ -55,7 +55,7 @@ class ShapeInputs:
         peak_bytes: GPU memory that one call of the reference takes beside inputs and weights, as its process
             reports; 0 on a CPU.
         outputs_bytes: the part of it that is returned.
-        gradients_bytes: the part of that that are gradients.
+        gradients_bytes: the gradients among the outputs.
     """
 
     init: list[Any]

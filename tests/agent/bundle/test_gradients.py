@@ -371,6 +371,14 @@ def test_a_module_in_training_mode(
     torch.testing.assert_close(model.state_dict(), reference.state_dict())
     assert all(buffers[name] is buffer for name, buffer in model.named_buffers())
     assert len(built) == (2 if backward else 0), "after a step of the optimizer, and not after each call"
+    with torch.set_grad_enabled(backward):
+        model(batches[0])
+        built.clear()
+        model(batches[0])
+        assert not built
+        model.norm.running_var.fill_(4.0)  # a member may have packed it
+        model(batches[0])
+        assert len(built) == 1
 
 
 @pytest.mark.parametrize("backward", [True, False])
