@@ -350,8 +350,9 @@ def test_a_module_in_training_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: str, backward: bool
 ) -> None:
     task = TRAINS.format(direction='DIRECTION = "forward_backward"' if backward else "")
-    member = Candidate(NORM.format(update=UPDATES[update]), "llm", "norm")
-    module = imported(tmp_path, optimized_text([member], task=task, dims={}))
+    layer, both = "self.norm = nn.BatchNorm1d(48)", '; self.register_buffer("mask", torch.ones(48))'
+    task, source = (text.replace(layer, layer + both) for text in (task, NORM.format(update=UPDATES[update])))
+    module = imported(tmp_path, optimized_text([Candidate(source, "llm", "norm")], task=task, dims={}))
     model, reference = module.ModelNew(), module.Model()
     buffers = dict(model.named_buffers())
     batches = [torch.randn(64, 48) + place for place in range(3)]
@@ -371,12 +372,14 @@ def test_a_module_in_training_mode(
     torch.testing.assert_close(model.state_dict(), reference.state_dict())
     assert all(buffers[name] is buffer for name, buffer in model.named_buffers())
     assert len(built) == (2 if backward else 0), "after a step of the optimizer, and not after each call"
+    for one in (model, reference):
+        one.norm.running_var.fill_(4.0)
     with torch.set_grad_enabled(backward):
         model(batches[0])
         built.clear()
-        model(batches[0])
+        torch.testing.assert_close(model(batches[0]), reference(batches[0]))
         assert not built
-        model.norm.running_var.fill_(4.0)  # a member may have packed it
+        model.mask.fill_(2.0)  # no call moves it, so a member may have packed it
         model(batches[0])
         assert len(built) == 1
 
