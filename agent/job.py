@@ -234,6 +234,7 @@ class _Job:
             background=background,
             ledger=ledger_of(self.store, self.spec.budget),
             others_wait=others_wait,
+            shapes=self.spec.shapes,
         )
 
     def _time_further(self, description: Description) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent.candidates import Candidate
 from agent.store import JobStore
@@ -36,6 +36,7 @@ class ProposalContext:
         background: technique notes and lessons of earlier jobs, for prompts; None omits them.
         ledger: the caps that all models of the job share; None if only one proposer sends requests.
         others_wait: whether the job has other work while a proposer waits, see `Proposer.propose`.
+        shapes: the sizes of each split where the job names them; None if the referee draws them.
     """
 
     task: TaskSource
@@ -47,6 +48,19 @@ class ProposalContext:
     background: Background | None = None
     ledger: Ledger | None = None
     others_wait: Callable[[], bool] = field(default=lambda: False)
+    shapes: Mapping[str, list[dict[str, Any]]] | None = None
+
+    @property
+    def own_sizes(self) -> dict[str, Any]:
+        """The sizes of the task's traffic that weigh most; empty if it has none, where the defaults of its dimensions count."""
+        traffic = self.description.traffic
+        return dict(max(traffic, key=lambda row: float(row["weight"]))["dims"]) if traffic else {}
+
+    @property
+    def judges_own_sizes(self) -> bool:
+        """Whether code for the module's own sizes alone can win anything."""
+        named = self.shapes
+        return not named or not self.own_sizes or any(self.own_sizes in split for split in named.values())
 
 
 class Proposer(Protocol):

@@ -17,6 +17,7 @@ from agent.bundle.renaming import rename
 from agent.bundle.sections import bound_names
 from agent.compiler.forward import cut_apart, forward_of, joined, titled, without_docstring
 from agent.compiler.model_text import OWN_NAMES, model_text
+from agent.compiler.per_size import per_size
 from agent.errors import ProposalFailed
 from agent.kernels.writing import rewriting_text, row_program_text
 from evaluator.devices import is_accelerator
@@ -50,9 +51,8 @@ def kept_capture(context: ProposalContext) -> str:
     kept = context.store.step(step)
     if not isinstance(kept, dict):
         try:
-            told = context.description
-            own = max(told.traffic, key=lambda row: float(row["weight"]))["dims"] if told.traffic else {}
-            data = captured(context.referee, context.task, told.dims, context.device, own)
+            dims, own = context.description.dims, context.own_sizes
+            data = captured(context.referee, context.task, dims, context.device, own)
             kept = {"capture": data.decode()}
         except (ProposalFailed, UnicodeDecodeError) as error:
             kept = {"reason": str(error)}
@@ -133,7 +133,7 @@ def assemble(
         if "error" in found:
             raise ProposalFailed(str(found["error"])[:400])
         found = found["own"] if own else found
-        module = _module_of(found, with_library=changed is not None)
+        module = per_size(_module_of(found, with_library=changed is not None))
         if changed is not None:
             module = changed(module)
         bound = {name for statement in ast.parse(module).body for name in bound_names(statement)}

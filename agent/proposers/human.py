@@ -47,7 +47,7 @@ class HumanProposer:
     def _in_generated_code(
         self, context: ProposalContext, capture: str, told: dict[str, Any]
     ) -> Iterator[Candidate]:
-        """The compiler's code with the library's kernels: for the module's own sizes, then for others."""
+        """The compiler's code with the library's kernels: for the module's own sizes if the job judges them, then for others."""
         operations: tuple[str, ...] = ()
 
         def changed(module: str) -> str:
@@ -62,7 +62,7 @@ class HumanProposer:
             context.store.event(
                 "candidate.proposed", {"origin": self.origin, "label": LIBRARY, "skipped": said}
             )
-        has_own = "own" in told
+        has_own = "own" in told and context.judges_own_sizes
         for own in (True, False) if has_own else (False,):
             source = assemble(capture, context.task.source, context.task.name, words, changed, own=own)
             if operations:

@@ -26,14 +26,19 @@ CAPTURE = {
 
 
 def proposed(
-    folder: Path, proposer: CompilerProposer | HumanProposer, device: str, kept: dict[str, Any]
+    folder: Path,
+    proposer: CompilerProposer | HumanProposer,
+    device: str,
+    kept: dict[str, Any],
+    told: Description | None = None,
+    shapes: dict[str, list[dict[str, int]]] | None = None,
 ) -> list[Candidate]:
     """What is proposed where the store has kept what the capture program said."""
     store = FolderStore(folder)
     store.finish_step(f"compiler.capture.{device}", kept)
     task = TaskSource("t", task_text("matmul_bias_relu"))
     referee = ScriptedReferee(lambda label, phase: pytest.fail(f"{label} was judged in {phase}"))
-    context = ProposalContext(task, Description(), device, referee, store)  # type: ignore[arg-type]
+    context = ProposalContext(task, told or Description(), device, referee, store, shapes=shapes)  # type: ignore[arg-type]
     return list(proposer.propose(context))
 
 
@@ -66,6 +71,23 @@ def test_code_for_the_module_s_own_sizes_comes_before_code_for_any(tmp_path: Pat
     found = proposed(tmp_path, HumanProposer(), "cuda", {"capture": capture})
     assert [candidate.label for candidate in found] == ["library kernels", "library kernels, any size"]
     assert ["s0 == 4096" in candidate.source for candidate in found] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("held_out", "labels"),
+    [({"rows": 64}, ["library kernels", "library kernels, any size"]), ({"rows": 65}, ["library kernels"])],
+)
+def test_code_for_the_module_s_own_sizes_is_only_proposed_where_they_are_judged(
+    tmp_path: Path, held_out: dict[str, int], labels: list[str]
+) -> None:
+    own = {**CAPTURE, "conditions": ["s0 == 4096"]}
+    capture = json.dumps({**CAPTURE, "own": own})
+    traffic = ({"dims": {"rows": 3}, "weight": 1.0}, {"dims": {"rows": 64}, "weight": 2.0})
+    shapes = {"visible": [{"rows": 9}], "held_out": [held_out]}
+    told = Description(traffic=traffic)
+    found = proposed(tmp_path, HumanProposer(), "cuda", {"capture": capture}, told, shapes)
+    assert [candidate.label for candidate in found] == labels
+    assert ("s0 == 4096" in found[0].source) == (len(labels) == 2)
 
 
 @pytest.mark.parametrize("capture", ["[]", "3", "not JSON", '{"own": 3, "module": "x"}'])
