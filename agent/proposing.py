@@ -52,15 +52,15 @@ class ProposalContext:
 
     @property
     def own_sizes(self) -> dict[str, Any]:
-        """The sizes of the task's traffic that weigh most; empty if it has none, where the defaults of its dimensions count."""
-        traffic = self.description.traffic
-        return dict(max(traffic, key=lambda row: float(row["weight"]))["dims"]) if traffic else {}
+        """The sizes that weigh most in the task's traffic; without traffic the defaults of its dimensions."""
+        if traffic := self.description.traffic:
+            return dict(max(traffic, key=lambda row: float(row["weight"]))["dims"])
+        return {name: dim["default"] for name, dim in self.description.dims.items()}
 
     @property
     def judges_own_sizes(self) -> bool:
         """Whether code for the module's own sizes alone can win anything."""
-        named = self.shapes
-        return not named or not self.own_sizes or any(self.own_sizes in split for split in named.values())
+        return not self.shapes or any(self.own_sizes in split for split in self.shapes.values())
 
 
 class Proposer(Protocol):

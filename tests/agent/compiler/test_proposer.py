@@ -73,18 +73,23 @@ def test_code_for_the_module_s_own_sizes_comes_before_code_for_any(tmp_path: Pat
     assert ["s0 == 4096" in candidate.source for candidate in found] == [True, False]
 
 
+OF_TRAFFIC = Description(
+    traffic=({"dims": {"rows": 3}, "weight": 1.0}, {"dims": {"rows": 64}, "weight": 2.0})
+)
+OF_DIMENSIONS = Description(dims={"rows": {"min": 1, "max": 99, "default": 64}})
+
+
+@pytest.mark.parametrize("told", [OF_TRAFFIC, OF_DIMENSIONS], ids=["traffic", "dimensions"])
 @pytest.mark.parametrize(
     ("held_out", "labels"),
     [({"rows": 64}, ["library kernels", "library kernels, any size"]), ({"rows": 65}, ["library kernels"])],
 )
 def test_code_for_the_module_s_own_sizes_is_only_proposed_where_they_are_judged(
-    tmp_path: Path, held_out: dict[str, int], labels: list[str]
+    tmp_path: Path, held_out: dict[str, int], labels: list[str], told: Description
 ) -> None:
     own = {**CAPTURE, "conditions": ["s0 == 4096"]}
     capture = json.dumps({**CAPTURE, "own": own})
-    traffic = ({"dims": {"rows": 3}, "weight": 1.0}, {"dims": {"rows": 64}, "weight": 2.0})
     shapes = {"visible": [{"rows": 9}], "held_out": [held_out]}
-    told = Description(traffic=traffic)
     found = proposed(tmp_path, HumanProposer(), "cuda", {"capture": capture}, told, shapes)
     assert [candidate.label for candidate in found] == labels
     assert ("s0 == 4096" in found[0].source) == (len(labels) == 2)
