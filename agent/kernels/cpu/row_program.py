@@ -1,8 +1,8 @@
-"""Writes a module that works on rows as one C++ loop: pointwise operations, with sums and maxima along the last axis.
+"""Writes a module that works on rows as one C++ loop: pointwise operations, with sums, maxima and scans along the last axis.
 
 A captured graph qualifies if each of its tensors is as large as an input ("full"), has one value for each column ("row") or one for
-each row ("col", or "flat" without the last axis). Sums and maxima divide the work into passes over a block of rows that stays in
-the cache. What takes an exponential and is needed in a later pass is kept beside it. `simd.h` has the functions.
+each row ("col", or "flat" without the last axis). Sums, maxima and scans divide the work into passes over a block of rows that stays
+in the cache. What takes an exponential and is needed in a later pass is kept beside it. `simd.h` has the functions.
 
 It runs in the sandbox beside the capture program, sent as text, so it imports nothing of this project.
 """
@@ -30,6 +30,7 @@ POINTWISE = {
     "square": "{0} * {0}",
     "reciprocal": "1.f / {0}",
     "exp": "EXP({0})",
+    "log": "LOG({0})",
     "sqrt": "SQRT({0})",
     "rsqrt": "1.f / SQRT({0})",
     "sigmoid": "1.f / (1.f + EXP(-{0}))",
@@ -37,13 +38,13 @@ POINTWISE = {
     "tanh": "TANH({0})",
     "erf": "ERF({0})",
 }
-#: C++ of a function for vectors, and for single values; none for vectors of logarithms.
+#: C++ of a function for vectors, and for single values.
 FUNCTIONS = {
     "EXP(": ("exponential<LANES>(", "std::exp("),
     "SQRT(": ("square_root<LANES>(", "std::sqrt("),
     "TANH(": ("tangent<LANES>(", "std::tanh("),
     "ERF(": ("error_function<LANES>(", "std::erf("),
-    "LOG(": ("", "std::log("),
+    "LOG(": ("logarithm<LANES>(", "std::log("),
     "NONE": ("V{}", "0.f"),  # subtracted, it makes a vector of a single value and changes no sign of zero
 }
 POWERS = {2: "{0} * {0}", 3: "{0} * {0} * {0}", 0.5: "SQRT({0})", -0.5: "1.f / SQRT({0})", -1: "1.f / {0}"}
@@ -55,8 +56,10 @@ SAME = frozenset(
     "clone detach alias contiguous to _to_copy type_as float dropout view reshape expand expand_as".split()
 )
 REDUCTIONS = {"sum": "sum", "mean": "sum", "amax": "larger_or_nan", "amin": "smaller_or_nan"}
+#: Functions of simd.h that put a row's running values in its place.
+SCANS = {"logcumsumexp": "running_logsumexp"}
 #: Worth keeping for a later pass.
-COSTLY = ("EXP(", "TANH(", "ERF(")
+COSTLY = ("EXP(", "LOG(", "TANH(", "ERF(")
 MOST_VALUES = 150
 
 
@@ -72,9 +75,11 @@ class Value:
         kind: "full", "row", "col" or "flat".
         text: C++ of its operands; empty for an input.
         operands: what {0}, {1} in the text are.
-        reduction: how the operand is joined along a row, of `REDUCTIONS`; else empty.
-        after: how many reductions have to come before it.
+        reduction: how the operand is joined along a row, of `REDUCTIONS` or, where each element has its own result, `SCANS`; else
+            empty.
+        after: how many reductions and scans have to come before it.
         name: in C++.
+        mask: an input of truth values, which are 0 and 1.
     """
 
     kind: str
@@ -83,6 +88,7 @@ class Value:
     reduction: str = ""
     after: int = 0
     name: str = ""
+    mask: bool = False
 
 
 class Reader:
@@ -132,17 +138,19 @@ class Reader:
 
     def _input(self, node: torch.fx.Node, place: int) -> Value:
         sizes, tensor = sizes_of(node), node.meta["val"]
-        if tensor.dtype != torch.float32 or not tensor.is_contiguous():
-            raise NotRows("an input is not float32, or not contiguous")
+        mask = tensor.dtype == torch.bool
+        if (tensor.dtype != torch.float32 and not mask) or not tensor.is_contiguous():
+            raise NotRows("an input is not float32 or bool, or not contiguous")
         if sizes == self.full:
             kind = "full"
         elif sizes[-1:] == self.full[-1:] and set(sizes[:-1]) <= {"1"}:
             kind = "row"
-        elif sizes == [*self.full[:-1], "1"]:
+        elif sizes == [*self.full[:-1], "1"] and not mask:
             kind = "col"
         else:
             raise NotRows("an input has other sizes")
         value = self._add(kind, "", [])
+        value.mask = mask
         self.inputs.append((place, value))
         return value
 
@@ -241,6 +249,8 @@ class Reader:
         dims = [dims] if isinstance(dims, int) else list(dims or ())
         if [dim % len(self.full) for dim in dims] != [len(self.full) - 1] or given.get("dtype") is not None:
             raise NotRows(f"{name} along other axes")
+        if name in SCANS:
+            return self._add("full", "{0}", [x], SCANS[name])
         if name in ("softmax", "log_softmax", "logsumexp"):
             largest = self._reduce("larger_or_nan", x)
             if name == "logsumexp":  # of Inf it is Inf
@@ -311,7 +321,10 @@ class Writer:
                 if value.reduction and value.operands[0].after == after and after < last:
                     joined.setdefault(value.reduction, []).append(value)
             for join, values in joined.items():
-                self._pass(join, values)
+                if join in SCANS.values():
+                    self._scan(join, values)
+                else:
+                    self._pass(join, values)
         for place, out in enumerate(self.program.outputs):
             if out.kind == "full":
                 body = self._body([out], f"return {self._name(out)};", set())
@@ -363,6 +376,16 @@ class Writer:
                 self._row_loop(f"{one.name}[r] = row.joined([&](int64_t at) {{ {body} }}, {join_text});")
         self.kept += [one for one in self.program.values if one in keep]
 
+    def _scan(self, function: str, values: list[Value]) -> None:
+        """Running values take the place of their operands, and are kept for what comes later."""
+        for value in values:
+            body = self._body([value.operands[0]], f"return {self._name(value.operands[0])};", set())
+            to = f"kept({len(self.kept)}, r)"
+            self._row_loop(
+                f"row.write({to}, [&](int64_t at) {{ {body} }});\n{function}<LANES>({to}, row.cols);"
+            )
+            self.kept.append(value)
+
     def _needed(self, values: list[Value]) -> set[Value]:
         """The full and row values that are computed for these, down to what is kept."""
         found: set[Value] = set()
@@ -392,11 +415,10 @@ class Writer:
     def _vector(self, value: Value) -> str:
         if not value.text:
             place = next(place for place, one in self.program.inputs if one is value)
-            return f"load<LANES>(call.x{place} + {'at' if value.kind == 'row' else 'start + at'})"
+            load = "load_mask" if value.mask else "load"
+            return f"{load}<LANES>(call.x{place} + {'at' if value.kind == 'row' else 'start + at'})"
         text = value.text.format(*map(self._name, value.operands))
         for function, (vector, _) in FUNCTIONS.items():
-            if function in text and not vector:
-                raise NotRows("a function that vectors do not have")
             text = text.replace(function, vector)
         return text
 
@@ -433,12 +455,13 @@ def row_program(graph: torch.fx.Graph, tensors: int) -> dict[str, Any]:
     program = Reader(graph, tensors)
     writer = Writer(program)
     body = writer.text()
-    inputs = sorted(place for place, _ in program.inputs)
+    masks = {place: value.mask for place, value in program.inputs}
+    inputs = sorted(masks)
     cols = ", ".join(
         f"{one.name}[BLOCK_ROWS] = {{}}" for one in program.values if one.kind == "col" and one.text
     )
     code = _FRAME.format(
-        inputs=", ".join(f"*x{place}" for place in inputs),
+        inputs=" ".join(f"const {'uint8_t' if masks[place] else 'float'} *x{place};" for place in inputs),
         outputs=", ".join(f"*y{place}" for place in range(len(program.outputs))),
         cols=f"float {cols};" if cols else "",
         kept=len(writer.kept),
@@ -452,7 +475,7 @@ _FRAME = """
 namespace {{
 
 struct Call {{
-  const float {inputs};
+  {inputs}
   float {outputs};
   int64_t rows, cols;
 }};

@@ -31,6 +31,14 @@ template <int LANES> inline vec<LANES> load(const float* from) {
   return value;
 }
 
+// Truth values as 0 and 1.
+template <int LANES> inline vec<LANES> load_mask(const uint8_t* from) {
+  typedef uint8_t bytes __attribute__((vector_size(LANES)));
+  bytes value;
+  std::memcpy(&value, from, sizeof value);
+  return __builtin_convertvector(value, vec<LANES>);
+}
+
 template <int LANES> inline void store(float* to, vec<LANES> value) { std::memcpy(to, &value, sizeof value); }
 
 // A store past the caches, which spares reading the line before it is overwritten. `to` is aligned to 64 bytes.
@@ -129,6 +137,26 @@ template <int LANES> inline vec<LANES> exponential(vec<LANES> x) {
   return x < -86.6f ? V{} : high;
 }
 
+// The natural logarithm to about one unit in the last place, by the same library: x = 2 ** n * (1 + f) with f around 0.
+// -Inf of zeros, NaN of negative numbers and of NaN.
+template <int LANES> inline vec<LANES> logarithm(vec<LANES> x) {
+  using V = vec<LANES>;
+  using I = ivec<LANES>;
+  static constexpr float TERMS[] = {7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f, 1.4249322787e-1f,
+                                    -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f, 3.3333331174e-1f};
+  constexpr float LEAST = std::numeric_limits<float>::min(), MOST = std::numeric_limits<float>::max();
+  constexpr int32_t ROOT = 0x3f3504f3;  // the square root of a half
+  const V normal = x < LEAST ? x * 8388608.f : x;  // 2 ** 23
+  const I bits = (I)normal - ROOT, power = bits >> 23;
+  const V n = __builtin_convertvector(power, V) - (x < LEAST ? V{} + 23.f : V{});
+  const V f = (V)((bits & 0x7fffff) + ROOT) - 1.f, square = f * f;
+  const V bend = fused<LANES>(n, V{} - 2.12194440e-4f, polynomial<LANES>(f, TERMS) * square * f) - 0.5f * square;
+  const V value = fused<LANES>(n, V{} + 0.693359375f, f + bend);
+  const V inside = x > MOST ? x : value;
+  const V low = x == 0.f ? V{} - std::numeric_limits<float>::infinity() : V{} + std::numeric_limits<float>::quiet_NaN();
+  return x > 0.f ? inside : low;
+}
+
 // Near zero by the odd polynomial of the same library, elsewhere from the exponential. Of NaN it is NaN.
 template <int LANES> inline vec<LANES> tangent(vec<LANES> x) {
   using V = vec<LANES>;
@@ -155,6 +183,63 @@ template <int LANES> inline vec<LANES> error_function(vec<LANES> x) {
                  (size < 2.f ? polynomial<LANES>(over, TO_2) : polynomial<LANES>(over, FROM_2));
   const V far = x < 0.f ? rest - 1.f : 1.f - rest;
   return magnitude(x) < 1.f ? near : far;
+}
+
+// Sums of a vector's first lanes, each lane's with its own.
+template <int LANES, int STEP = 1> inline vec<LANES> running_sum(vec<LANES> value) {
+  if constexpr (STEP < LANES) {
+    ivec<LANES> from;  // of zeros and the vector, one after the other
+#pragma GCC unroll 16
+    for (int lane = 0; lane < LANES; ++lane) from[lane] = lane < STEP ? 0 : LANES + lane - STEP;
+    return running_sum<LANES, 2 * STEP>(value + __builtin_shuffle(vec<LANES>{}, value, from));
+  }
+  return value;
+}
+
+// log(exp(a) + exp(b)), as torch's own: infinities of one sign stay, NaN too.
+inline float joined_logsumexp(float a, float b) {
+  const float less = smaller_or_nan(a, b), more = larger_or_nan(a, b);
+  return less != more || std::isfinite(less) ? std::log1p(std::exp(less - more)) + more : a;
+}
+
+// In place: the logarithm of the sum of the exponentials up to each element. Each span of a row has one largest value, from which
+// its exponentials are taken. Where a span begins far below it, or something is not finite, it goes element by element.
+template <int LANES> inline void running_logsumexp(float* row, int64_t cols) {
+  using V = vec<LANES>;
+  constexpr int64_t SPAN = 8 * LANES;
+  constexpr float FAR = 60.f;  // exp(-60) is a normal number, and so is what rounding leaves of it
+  constexpr float NOTHING = -std::numeric_limits<float>::infinity();
+  float most = NOTHING;
+  double sum = 1.;  // together what came before: most + log(sum)
+  for (int64_t begin = 0; begin < cols; begin += SPAN) {
+    const int64_t end = std::min(begin + SPAN, cols);
+    const auto value_at = [&](int64_t at) {
+      if (at + LANES <= end) return load<LANES>(row + at);
+      V value = V{} + NOTHING;
+      std::memcpy(&value, row + at, (end - at) * sizeof(float));
+      return value;
+    };
+    V parts = V{} + most;
+    for (int64_t at = begin; at < end; at += LANES) parts = larger_or_nan(value_at(at), parts);
+    const float largest = fold<LANES>(parts, [](auto a, auto b) { return larger_or_nan(a, b); });
+    if (!(larger_or_nan(most, row[begin]) > largest - FAR) || !std::isfinite(largest)) {
+      most += static_cast<float>(std::log(sum));
+      for (int64_t i = begin; i < end; ++i) row[i] = most = joined_logsumexp(most, row[i]);
+      sum = 1.;
+      continue;
+    }
+    sum *= std::exp(static_cast<double>(most) - largest);
+    most = largest;
+    for (int64_t at = begin; at < end; at += LANES) {
+      const V sums = running_sum<LANES>(exponential<LANES>(value_at(at) - most));
+      const V value = logarithm<LANES>(sums + static_cast<float>(sum)) + most;
+      if (at + LANES <= end)
+        store<LANES>(row + at, value);
+      else
+        std::memcpy(row + at, &value, (end - at) * sizeof(float));
+      sum += sums[LANES - 1];
+    }
+  }
 }
 
 // A row of `cols` floats in vectors. VECTORS > 0: exactly that many, unrolled, for short rows, where setting up loops would

@@ -50,6 +50,11 @@ MODULES: dict[str, Module] = {
         torch.exp(x.clamp(-5.0, 5.0)) / torch.exp(x.clamp(-5.0, 5.0)).amax(-1, keepdim=True)
     ),
     "values of rows": lambda x, r, w, b: (x.sum(-1) * 2 + r.mean(-1), (x.mean(-1) * 3).unsqueeze(-1) - r),
+    "logarithms": lambda x, r, w, b: torch.log(x * x + 1e-3) * r,
+    "running logsumexp": lambda x, r, w, b: (
+        torch.logcumsumexp(x, -1) * w + r,
+        torch.logcumsumexp(r * 3, dim=1).amax(-1),
+    ),
     "variances": lambda x, r, w, b: (x.var(-1, unbiased=False), torch.std(x, -1, False, True), r.var(-1)),
 }
 # Every vector width and count, one off on both sides, and rows longer than a cache.
@@ -201,6 +206,59 @@ def test_a_difference_of_equal_products_is_zero_and_zeros_keep_their_sign(tmp_pa
         assert torch.equal(found, usual)
 
 
+def weighted_moments(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and variances of the elements that count; none may."""
+    total = (x.abs() * valid).sum(-1, keepdim=True).clamp(min=1e-4)
+    mean = (x.abs() * valid * x).sum(-1, keepdim=True) / total
+    variance = (x.abs() * valid * (x - mean).square()).sum(-1) / total.squeeze(-1)
+    return mean.squeeze(-1), torch.sqrt(variance + 1e-4)
+
+
+@pytest.mark.parametrize("of_columns", [False, True], ids=["of elements", "of columns"])
+def test_truth_values_are_zeros_and_ones(of_columns: bool, tmp_path: Path) -> None:
+    valid = torch.rand(6, 40) < 0.5
+    with torch.no_grad():
+        graph = make_fx(
+            lambda *given: list(weighted_moments(*given)), pre_dispatch=True, tracing_mode="symbolic"
+        )(torch.randn(6, 40), valid[0] if of_columns else valid).graph
+    loop = loaded(tmp_path / "masked.py", row_module(row_program(graph, 2))).call
+    for cols in COLUMNS:
+        x, valid = torch.randn(5, cols), torch.rand(5, cols) < 0.5
+        valid[0] = False
+        given = x, valid[1] if of_columns else valid
+        for found, exact in zip(loop(list(given)), weighted_moments(x.double(), given[1]), strict=True):
+            assert error(found, exact) < 1e-6
+
+
+def test_logarithms_of_every_size_of_numbers(tmp_path: Path) -> None:
+    """Within two units in the last place, also where the result is small."""
+    loop = loaded(
+        tmp_path / "log.py", row_module(row_program(traced(lambda x, r, w, b: torch.log(x) + 0 * r), 2))
+    ).call
+    x = torch.cat([torch.logspace(-44, 38, 30_000), 1 + torch.linspace(-1e-3, 1e-3, 10_001)]).unsqueeze(0)
+    x[0, :6] = torch.tensor([0.0, -0.0, -1.0, torch.inf, -torch.inf, torch.nan])
+    (found,) = loop([x, torch.zeros_like(x), x[0], x[0]])
+    assert torch.equal(found[0, :6].isnan(), torch.log(x[0, :6]).isnan())
+    assert torch.equal(found[0, [0, 1, 3]], torch.log(x[0, [0, 1, 3]]))
+    found, exact = found[0, 6:].double(), torch.log(x[0, 6:].double())
+    assert ((found - exact).abs() <= 2 * 2.0**-23 * exact.abs()).all()
+
+
+@pytest.mark.parametrize("cols", [5, 17, 130, 1000])
+def test_running_logarithms_of_sums_of_what_is_far_apart_or_not_finite(
+    cols: int, loops: dict[str, Any]
+) -> None:
+    torch.manual_seed(3)
+    x = torch.cat([torch.randn(4, cols) * spread for spread in (1, 30, 1000)])
+    x[0, 0], x[1, cols // 2], x[2, cols // 3] = -torch.inf, torch.inf, torch.nan
+    x[3, : cols // 2], x[7] = -torch.inf, -torch.inf
+    x[4, -1] = 5000.0
+    x = torch.cat([x, torch.arange(cols) * 3.0 + torch.zeros(1, cols), torch.zeros(1, cols)])
+    ones = torch.ones(cols)
+    found, _ = loops["running logsumexp"]([x, torch.zeros_like(x), ones, ones])
+    torch.testing.assert_close(found, torch.logcumsumexp(x, -1), equal_nan=True)
+
+
 @pytest.mark.parametrize("shape", [(5, 1, 40), (2, 3, 4, 5)])
 def test_a_result_of_other_sizes_or_strides_is_no_loop(shape: tuple[int, ...]) -> None:
     def program(module: Callable[[Tensor], Tensor]) -> Any:
@@ -223,8 +281,9 @@ def test_a_result_of_other_sizes_or_strides_is_no_loop(shape: tuple[int, ...]) -
     [
         pytest.param(lambda x, r, w, b: x @ r.T, id="a product of matrices"),
         pytest.param(lambda x, r, w, b: x.sum(0), id="a sum over columns"),
-        pytest.param(lambda x, r, w, b: x.cumsum(-1), id="a scan"),
-        pytest.param(lambda x, r, w, b: torch.log(x), id="a logarithm of each element"),
+        pytest.param(lambda x, r, w, b: x.cumsum(-1), id="a sum that torch takes in double precision"),
+        pytest.param(lambda x, r, w, b: x.logcumsumexp(0), id="a scan over columns"),
+        pytest.param(lambda x, r, w, b: x * (r > 0), id="a comparison"),
         pytest.param(lambda x, r, w, b: x.half() * 2, id="another type"),
         pytest.param(lambda x, r, w, b: x.add_(1), id="a write in place"),
         pytest.param(lambda x, r, w, b: w * 2, id="no rows in the output"),
