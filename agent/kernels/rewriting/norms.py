@@ -1,17 +1,29 @@
-"""LayerNorm with a mean that is exact where a row is constant.
+"""Norms: LayerNorm with a mean that is exact where a row is constant, means of a GroupNorm from one pass.
 
 The compiler divides a sum by its length, half a unit in the last place off. What is left of a constant row is multiplied by up to
 eps^(-1/2) = 316, and a transformer's block with such rows was wrong in the fourth digit. The mean of what remains corrects it, in
 the same pass over memory where a row is read once.
+
+A GroupNorm whose channels are averaged needs means and variances of channels alone: the group's follow from them, and the tensor is
+read once in place of twice.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 
-from agent.kernels.rewriting.nodes import add_call, arguments_of, aten, operation, value_of
+from agent.kernels.rewriting.nodes import (
+    add_call,
+    arguments_of,
+    aten,
+    is_written_between,
+    only_used,
+    operation,
+    value_of,
+)
 
 #: The compiler reads longer rows again for each sum.
 MOST_ONCE = 1024
@@ -40,3 +52,54 @@ def steady_norm(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | N
         for change, other in ((aten.mul.Tensor, given["weight"]), (aten.add.Tensor, given["bias"])):
             out = out if other is None else add_call(graph, change, out, other)
         return out
+
+
+def mean_of_norm(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
+    """What gives the mean of a GroupNorm over whole channels, or over all of them, from sums of the channels."""
+    if operation(node) != "mean" or operation(only_used(node.args[0])) != "group_norm":
+        return None
+    norm: Any = node.args[0]
+    given, of_norm = arguments_of(node), arguments_of(norm)
+    x: Any = value_of(of_norm["input"])
+    axes, channels, groups = x.dim(), x.shape[1], of_norm["num_groups"]
+    dims = sorted(dim % axes for dim in given.get("dim") or range(axes))
+    if (
+        dims not in (list(range(first, axes)) for first in (1, 2))
+        or axes < 3
+        or given.get("dtype") is not None
+    ):
+        return None
+    if x.dtype != torch.float32 or not isinstance(channels, int) or is_written_between(norm, node):
+        return None
+    with graph.inserting_before(node):
+        of_channels = add_call(
+            graph, aten.var_mean.correction, of_norm["input"], list(range(2, axes)), correction=0
+        )
+        variance, mean = (
+            add_call(
+                graph,
+                aten.view.default,
+                add_call(graph, operator.getitem, of_channels, place),
+                [-1, groups, channels // groups],
+            )
+            for place in (0, 1)
+        )
+        less = add_call(graph, aten.sub.Tensor, mean, add_call(graph, aten.mean.dim, mean, [2], True))
+        inside = add_call(graph, aten.add.Tensor, variance, add_call(graph, aten.mul.Tensor, less, less))
+        of_groups = add_call(graph, aten.mean.dim, inside, [2], True)
+        scale = add_call(
+            graph, aten.rsqrt.default, add_call(graph, aten.add.Tensor, of_groups, of_norm["eps"])
+        )
+        out = add_call(
+            graph, aten.view.default, add_call(graph, aten.mul.Tensor, less, scale), [-1, channels]
+        )
+        for change, other in ((aten.mul.Tensor, of_norm["weight"]), (aten.add.Tensor, of_norm["bias"])):
+            out = out if other is None else add_call(graph, change, out, other)
+        if 1 in dims:
+            out = add_call(graph, aten.mean.dim, out, [1], True)
+        left = (
+            [1 if axis in dims else channels for axis in range(1, axes)]
+            if given["keepdim"]
+            else [channels][: 1 not in dims]
+        )
+        return add_call(graph, aten.view.default, out, [-1, *left])

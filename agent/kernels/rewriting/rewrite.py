@@ -9,7 +9,7 @@ from agent.kernels.rewriting.heads import shared_heads
 from agent.kernels.rewriting.matches import made_of
 from agent.kernels.rewriting.means import merged
 from agent.kernels.rewriting.nodes import arguments_of, aten, replace
-from agent.kernels.rewriting.norms import steady_norm
+from agent.kernels.rewriting.norms import mean_of_norm, steady_norm
 from agent.kernels.rewriting.orders import order_statistic
 from agent.kernels.rewriting.packed import packed_linear
 from agent.kernels.rewriting.scatters import scattering
@@ -22,7 +22,7 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
             continue
-        rules = (merged, steady_norm, scattering, shared_heads, packed_linear)
+        rules = (merged, steady_norm, mean_of_norm, scattering, shared_heads, packed_linear)
         better = next((new for rule in rules if (new := rule(graph.graph, node)) is not None), None)
         if better is not None:
             replace(graph.graph, node, better)

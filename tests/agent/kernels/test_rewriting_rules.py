@@ -336,6 +336,53 @@ def test_a_layer_norm_of_constant_rows_is_exactly_its_shift(tmp_path: Path) -> N
     assert run_program(tmp_path, CONSTANT_ROWS)["left"] == 0.0, "a sum over a length is off, twice is not"
 
 
+GROUPS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.plain = nn.GroupNorm(4, 12), nn.GroupNorm(3, 12, affine=False, eps=0.1)
+        self.one = nn.GroupNorm(12, 12)
+        for norm in (self.norm, self.one):
+            nn.init.normal_(norm.weight)
+            nn.init.normal_(norm.bias)
+
+    def forward(self, x, line):
+        twice = self.norm(x)
+        return (
+            self.norm(F.hardswish(x)).mean((2, 3)),
+            self.plain(x * 3 + 100).mean(dim=[1, 2, 3]),
+            self.norm(x).mean((-1, -2), keepdim=True),
+            self.norm(x).mean((1, 2, 3), keepdim=True),
+            self.one(line).mean(-1),
+            # These stay: part of a channel, channels alone, everything, another type, a norm that is used itself.
+            self.norm(x).mean(-1),
+            self.norm(x).mean(1),
+            self.norm(x).mean(),
+            self.norm(x).mean((2, 3), dtype=torch.float64),
+            twice.mean((2, 3)) + twice[:, :, 0, 0],
+        )
+
+
+def get_inputs():
+    return [torch.randn(5, 12, 6, 7), torch.randn(2, 12, 30)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_means_of_a_group_norm_come_from_its_channels(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, GROUPS)
+    assert found["same"] == [True] * 10
+    assert found["changed"] == 5
+
+
 # For the check of values: constant rows apart.
 CONSTANT = """
 made = get_inputs
