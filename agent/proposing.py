@@ -36,7 +36,7 @@ class ProposalContext:
         background: technique notes and lessons of earlier jobs, for prompts; None omits them.
         ledger: the caps that all models of the job share; None if only one proposer sends requests.
         others_wait: whether the job has other work while a proposer waits, see `Proposer.propose`.
-        shapes: the sizes of each split where the job names them; None if the referee draws them.
+        shapes: the sizes of splits that the job names; the referee draws those of the others.
     """
 
     task: TaskSource
@@ -59,8 +59,15 @@ class ProposalContext:
 
     @property
     def judges_own_sizes(self) -> bool:
-        """Whether code for the module's own sizes alone can win anything."""
-        return not self.shapes or any(self.own_sizes in split for split in self.shapes.values())
+        """Whether code for the module's own sizes alone can win anything: they are among the first that the referee draws."""
+        named, defaults = (
+            self.shapes or {},
+            {name: dim["default"] for name, dim in self.description.dims.items()},
+        )
+        return any(
+            split not in named or any({**defaults, **dims} == self.own_sizes for dims in named[split])
+            for split in ("visible", "validation", "held_out")
+        )
 
 
 class Proposer(Protocol):

@@ -17,7 +17,7 @@ from agent.bundle.renaming import rename
 from agent.bundle.sections import bound_names
 from agent.compiler.forward import cut_apart, forward_of, joined, titled, without_docstring
 from agent.compiler.model_text import OWN_NAMES, model_text
-from agent.compiler.per_size import per_size
+from agent.compiler.per_size import per_size, with_class
 from agent.errors import ProposalFailed
 from agent.kernels.writing import rewriting_text, row_program_text
 from evaluator.devices import is_accelerator
@@ -133,7 +133,7 @@ def assemble(
         if "error" in found:
             raise ProposalFailed(str(found["error"])[:400])
         found = found["own"] if own else found
-        module = per_size(_module_of(found, with_library=changed is not None))
+        module = with_class(_module_of(found, with_library=changed is not None))
         if changed is not None:
             module = changed(module)
         bound = {name for statement in ast.parse(module).body for name in bound_names(statement)}
@@ -154,7 +154,7 @@ def _module_of(found: Mapping[str, Any], *, with_library: bool) -> str:
     """Inductor's module of a capture, with that of the backward behind it, whose names are then its own."""
 
     def text(part: Mapping[str, Any]) -> str:
-        return str((part["library"] if with_library else "") or part["module"])
+        return per_size(str((part["library"] if with_library else "") or part["module"]))
 
     if not found["backward"]:
         return text(found)

@@ -11,11 +11,12 @@ from torch._inductor.async_compile import AsyncCompile
 class SizedKernel:
     """A kernel that Inductor made for any size, compiled anew for sizes at which it has much to do.
 
-    It divides indices by sizes, which takes most of its time unless the compiler knows them. The first sizes get
-    code of their own, as with `torch.compile`; further ones, and small tensors, share the code for any size.
+    It divides indices by sizes, which may take most of its time unless the compiler knows them. The first sizes get
+    code of their own, as with `torch.compile(dynamic=False)`; further ones, and small tensors, share the code for any size.
     """
 
     MOST, MUCH = 16, 1 << 18
+    VALUE = re.compile(r"^ +\w*tmp\w* = (?!tl\.load\().*\bks\d.*$", re.MULTILINE)
 
     def __init__(self, name, source):
         self.name, self.source, self.own, self.shared = name, source, {}, None
@@ -39,13 +40,18 @@ class SizedKernel:
         return self.shared
 
     def with_constants(self, numels, sizes):
-        """The source with each size as a constant, the way Inductor writes sizes that it knows."""
+        """The source with its sizes as constants. Indices of a tensor fit in 32 bits; what is computed of sizes as a value may not."""
+        constants = dict(zip(self.sizes, sizes, strict=True))
+
+        def wide(line):
+            return re.sub(r"\bks\d+\b", lambda name: f"tl.full([], {constants[name[0]]}, tl.int64)", line[0])
+
+        body = self.VALUE.sub(wide, self.source[self.head.end() :])
         lines = [
             f"    {name} = {size}" if name in numels else f"    {name} = tl.full([], {size}, tl.int32)"
-            for name, size in zip(self.sizes, sizes, strict=True)
+            for name, size in constants.items()
         ]
-        place = self.head.end()
-        text = "\n".join([self.source[:place], *lines]) + self.source[place:]
+        text = "\n".join([self.source[: self.head.end()], *lines]) + body
         hints = {
             name.removesuffix("numel"): 1 << max(size - 1, 0).bit_length() for name, size in numels.items()
         }

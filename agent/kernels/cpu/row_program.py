@@ -97,7 +97,7 @@ class Reader:
     Attributes:
         values: in an order in which they can be computed.
         inputs: places of the placeholders that are used, and their values.
-        main: place of the placeholder that has the full size.
+        main: place of a float32 placeholder that has the full size.
         outputs: values.
     """
 
@@ -107,8 +107,9 @@ class Reader:
         self.outputs: list[Value] = []
         self._known: dict[Any, Value] = {}
         places = [node for node in graph.nodes if node.op == "placeholder"]
-        self.main = max(range(tensors), key=lambda place: len(sizes_of(places[place])), default=0)
-        self.full = sizes_of(places[self.main]) if tensors else []
+        floats = [place for place in range(tensors) if places[place].meta["val"].dtype == torch.float32]
+        self.main = max(floats, key=lambda place: len(sizes_of(places[place])), default=0)
+        self.full = sizes_of(places[self.main]) if floats else []
         if len(self.full) < 2 or self.full[-1] in ("0", "1"):
             raise NotRows("no input has rows")
         for node in graph.nodes:

@@ -188,10 +188,16 @@ template <int LANES> inline vec<LANES> error_function(vec<LANES> x) {
 // Sums of a vector's first lanes, each lane's with its own.
 template <int LANES, int STEP = 1> inline vec<LANES> running_sum(vec<LANES> value) {
   if constexpr (STEP < LANES) {
+#if defined(__clang__)
+    vec<LANES> before{};
+    for (int lane = STEP; lane < LANES; ++lane) before[lane] = value[lane - STEP];
+#else
     ivec<LANES> from;  // of zeros and the vector, one after the other
 #pragma GCC unroll 16
     for (int lane = 0; lane < LANES; ++lane) from[lane] = lane < STEP ? 0 : LANES + lane - STEP;
-    return running_sum<LANES, 2 * STEP>(value + __builtin_shuffle(vec<LANES>{}, value, from));
+    const vec<LANES> before = __builtin_shuffle(vec<LANES>{}, value, from);
+#endif
+    return running_sum<LANES, 2 * STEP>(value + before);
   }
   return value;
 }

@@ -84,7 +84,9 @@ def mean_of_norm(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | 
             )
             for place in (0, 1)
         )
-        less = add_call(graph, aten.sub.Tensor, mean, add_call(graph, aten.mean.dim, mean, [2], True))
+        less = mean
+        for _ in range(2):  # as for a LayerNorm
+            less = add_call(graph, aten.sub.Tensor, less, add_call(graph, aten.mean.dim, less, [2], True))
         inside = add_call(graph, aten.add.Tensor, variance, add_call(graph, aten.mul.Tensor, less, less))
         of_groups = add_call(graph, aten.mean.dim, inside, [2], True)
         scale = add_call(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.compiler.inductor import assemble
-from agent.compiler.per_size import per_size
+from agent.compiler.inductor import _module_of, assemble
+from agent.compiler.per_size import per_size, with_class
 from agent.compiler.sandboxed.sized_kernel import SizedKernel
 from agent.kernels.writing import rewriting_text, with_library
 from tests.agent.compiler.extraction import capture_text, run_program
@@ -71,15 +72,23 @@ class Counted(SizedKernel):
 def test_only_kernels_that_divide_by_sizes_are_replaced() -> None:
     text = per_size(module(SOURCE))
     assert f"{NAME} = SizedKernel('{NAME}', '''" in text
-    assert "class SizedKernel:" in text
-    compile(text, "module", "exec")
+    assert "class SizedKernel:" in with_class(text)
+    compile(with_class(text), "module", "exec")
     multiplies = SOURCE.replace("(xindex % ks0)", "xindex").replace(
         "triton_helpers.div_floor_integer(xindex, ks0)", "0"
     )
     constant = SOURCE.replace("'constants': {}", "'constants': {'ks1': 4}")
     others = SOURCE.replace("ks0, ks1, xnumel", "ks0, ks1, seed, xnumel")
     for unchanged in (multiplies, constant, others):
-        assert per_size(module(unchanged)) == module(unchanged)
+        assert with_class(per_size(module(unchanged))) == module(unchanged)
+
+
+def test_kernels_of_a_backward_are_sized_too_by_one_class() -> None:
+    both = {"module": module(SOURCE), "library": ""}
+    text = with_class(_module_of({**both, "backward": both}, with_library=False))
+    assert text.count("class SizedKernel:") == 1
+    assert f"\n{NAME} = SizedKernel('{NAME}'" in text
+    assert f"\n{NAME}_backward = SizedKernel('{NAME}'" in text
 
 
 def test_large_sizes_get_code_of_their_own_and_small_ones_share_it() -> None:
@@ -108,7 +117,7 @@ def test_the_number_of_sizes_is_limited_and_those_beyond_32_bits_have_no_constan
     assert kernel.ran[-1] != SOURCE
 
 
-DIVIDES = """
+COMPILES = """
 import importlib.util, json, sys
 import triton
 from triton.backends.compiler import GPUTarget
@@ -119,26 +128,39 @@ found = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(found)
 signature = {"in_ptr0": "*fp32", "out_ptr0": "*fp32", "ks0": "i64", "ks1": "i64", "xnumel": "i32", "XBLOCK": "constexpr"}
 source = ASTSource(found.kernel, signature, {(5,): 128})
-ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
-print(json.dumps({"divides": sum(ptx.count(word) for word in ("div.s", "div.u", "rem.s", "rem.u"))}))
+print(json.dumps({"ptx": triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]}))
 """
 
 
+def ptx(folder: Path, text: str) -> str:
+    """A kernel for an H100, which needs no GPU; Inductor's decorator does, and stays out."""
+    head, _, body = text.partition("@triton_heuristics")
+    head = head.replace("triton_helpers.set_driver_to_gpu()\n", "")
+    (folder / "one.py").write_text(
+        head + body[body.index("@triton.jit") :].replace(f"def {NAME}(", "def kernel(")
+    )
+    return str(run_program(folder, COMPILES, "one.py")["ptx"])
+
+
 def test_machine_code_for_known_sizes_does_not_divide(tmp_path: Path) -> None:
-    """Compiled for an H100, which needs no GPU; Inductor's decorator does, and stays out."""
-    divides = {}
-    for name, text in (
-        ("any", SOURCE),
-        ("own", Counted().with_constants({"xnumel": 999000}, (999, 999, 999000))),
-    ):
-        head, _, body = text.partition("@triton_heuristics")
-        head = head.replace("triton_helpers.set_driver_to_gpu()\n", "")
-        body = body[body.index("@triton.jit") :].replace(f"def {NAME}(", "def kernel(")
-        path = tmp_path / f"{name}.py"
-        path.write_text(head + body)
-        divides[name] = run_program(tmp_path, DIVIDES, str(path))["divides"]
-    assert divides["any"] >= 2
-    assert divides["own"] == 0
+    divisions = re.compile(r"\b(?:div|rem)\.[su]")
+    assert len(divisions.findall(ptx(tmp_path, SOURCE))) >= 2
+    assert not divisions.search(
+        ptx(tmp_path, Counted().with_constants({"xnumel": 999000}, (999, 999, 999000)))
+    )
+
+
+def test_values_of_sizes_keep_their_64_bits(tmp_path: Path) -> None:
+    """256 to the fourth is 0 in 32 bits."""
+    kernel = Counted()
+    kernel.source = SOURCE.replace(
+        "((0) * ((0) >= ((-2) + ks0)) + ((-2) + ks0) * (((-2) + ks0) > (0)))", "ks0*ks0*ks1*ks1"
+    )
+    text = kernel.with_constants({"xnumel": 65536}, (256, 256, 65536))
+    assert "tmp1 = tl.full([], 256, tl.int64)*tl.full([], 256, tl.int64)*" in text
+    assert "ks0 = tl.full([], 256, tl.int32)" in text
+    found = ptx(tmp_path, text)
+    assert any(power in found for power in ("0f4F800000", "0f2F800000"))  # 2 to the 32, or one over it
 
 
 REFERENCE = """

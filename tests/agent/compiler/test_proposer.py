@@ -73,23 +73,35 @@ def test_code_for_the_module_s_own_sizes_comes_before_code_for_any(tmp_path: Pat
     assert ["s0 == 4096" in candidate.source for candidate in found] == [True, False]
 
 
+DIMS = {name: {"min": 1, "max": 99, "default": size} for name, size in (("rows", 64), ("cols", 8))}
 OF_TRAFFIC = Description(
-    traffic=({"dims": {"rows": 3}, "weight": 1.0}, {"dims": {"rows": 64}, "weight": 2.0})
+    dims={**DIMS, "rows": {"min": 1, "max": 99, "default": 3}},
+    traffic=(
+        {"dims": {"rows": 3, "cols": 8}, "weight": 1.0},
+        {"dims": {"rows": 64, "cols": 8}, "weight": 2.0},
+    ),
 )
-OF_DIMENSIONS = Description(dims={"rows": {"min": 1, "max": 99, "default": 64}})
+BOTH = ["library kernels", "library kernels, any size"]
 
 
-@pytest.mark.parametrize("told", [OF_TRAFFIC, OF_DIMENSIONS], ids=["traffic", "dimensions"])
+@pytest.mark.parametrize("told", [OF_TRAFFIC, Description(dims=DIMS)], ids=["traffic", "dimensions"])
 @pytest.mark.parametrize(
     ("held_out", "labels"),
-    [({"rows": 64}, ["library kernels", "library kernels, any size"]), ({"rows": 65}, ["library kernels"])],
+    [
+        ([{"rows": 64, "cols": 8}], BOTH),
+        ([{"rows": 64}], BOTH),  # a size that is not named is the default
+        (None, BOTH),  # the referee draws them
+        ([{"rows": 65, "cols": 8}], ["library kernels"]),
+    ],
 )
 def test_code_for_the_module_s_own_sizes_is_only_proposed_where_they_are_judged(
-    tmp_path: Path, held_out: dict[str, int], labels: list[str], told: Description
+    tmp_path: Path, held_out: list[dict[str, int]] | None, labels: list[str], told: Description
 ) -> None:
     own = {**CAPTURE, "conditions": ["s0 == 4096"]}
     capture = json.dumps({**CAPTURE, "own": own})
-    shapes = {"visible": [{"rows": 9}], "held_out": [held_out]}
+    shapes = {"visible": [{"rows": 9}], "validation": [{"rows": 10}]}
+    if held_out is not None:
+        shapes["held_out"] = held_out
     found = proposed(tmp_path, HumanProposer(), "cuda", {"capture": capture}, told, shapes)
     assert [candidate.label for candidate in found] == labels
     assert ("s0 == 4096" in found[0].source) == (len(labels) == 2)

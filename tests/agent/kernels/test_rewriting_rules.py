@@ -381,6 +381,20 @@ def test_means_of_a_group_norm_come_from_its_channels(tmp_path: Path) -> None:
     found = rewritten(tmp_path, GROUPS)
     assert found["same"] == [True] * 10
     assert found["changed"] == 5
+    assert run_program(tmp_path, CONSTANT_GROUPS)["left"] == 0.0
+
+
+CONSTANT_GROUPS = """
+import json, torch, rewriting
+from torch.fx.experimental.proxy_tensor import make_fx
+left = 0.0
+for channels, groups, value in ((12, 4, 1000.1), (12, 4, 12345.678), (44, 4, 3.7), (24, 8, 0.1)):
+    norm, x = torch.nn.GroupNorm(groups, channels, affine=False), torch.full((3, channels, 7, 9), value)
+    graph = make_fx(lambda x: norm(x).mean((2, 3)), pre_dispatch=True, tracing_mode="fake")(x)
+    assert rewriting.rewrite(graph) == 1
+    left = max(left, graph(x).abs().max().item())
+print(json.dumps({"left": left}))
+"""
 
 
 # For the check of values: constant rows apart.

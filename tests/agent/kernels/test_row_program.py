@@ -230,6 +230,25 @@ def test_truth_values_are_zeros_and_ones(of_columns: bool, tmp_path: Path) -> No
             assert error(found, exact) < 1e-6
 
 
+def test_a_mask_may_come_first_but_does_not_say_how_rows_are_stored(tmp_path: Path) -> None:
+    mask, x = torch.rand(6, 40) < 0.5, torch.randn(6, 40)
+
+    def graph(module: Callable[..., Tensor], *given: Tensor) -> torch.fx.Graph:
+        with torch.no_grad():
+            made = make_fx(lambda *values: [module(*values)], pre_dispatch=True, tracing_mode="symbolic")
+            return made(*given).graph
+
+    for place, module in enumerate((lambda mask, x: x * mask, lambda mask, x: (x * mask).sum(-1))):
+        loop = loaded(tmp_path / f"first{place}.py", row_module(row_program(graph(module, mask, x), 2))).call
+        (found,) = loop([mask, x])
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, module(mask, x))
+    with pytest.raises(NotRows):
+        row_program(graph(lambda mask: mask.float() * 2, mask), 1)
+    with pytest.raises(NotRows):
+        row_program(graph(lambda mask, x: x * mask[0], mask.expand(3, 6, 40).contiguous(), x), 2)
+
+
 def test_logarithms_of_every_size_of_numbers(tmp_path: Path) -> None:
     """Within two units in the last place, also where the result is small."""
     loop = loaded(
@@ -281,7 +300,7 @@ def test_a_result_of_other_sizes_or_strides_is_no_loop(shape: tuple[int, ...]) -
     [
         pytest.param(lambda x, r, w, b: x @ r.T, id="a product of matrices"),
         pytest.param(lambda x, r, w, b: x.sum(0), id="a sum over columns"),
-        pytest.param(lambda x, r, w, b: x.cumsum(-1), id="a sum that torch takes in double precision"),
+        pytest.param(lambda x, r, w, b: x.cumsum(-1), id="a running sum"),
         pytest.param(lambda x, r, w, b: x.logcumsumexp(0), id="a scan over columns"),
         pytest.param(lambda x, r, w, b: x * (r > 0), id="a comparison"),
         pytest.param(lambda x, r, w, b: x.half() * 2, id="another type"),
