@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.session.baseline_ranking import without_hopeless
+from evaluator.referee.session.baseline_ranking import fewest_calls, settled, without_hopeless
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
 from tests.attacks.test_candidates import TASK
 
@@ -32,6 +32,22 @@ def test_one_disturbed_block_puts_nobody_out() -> None:
 
 def test_the_fastest_stays_even_where_all_its_blocks_but_one_were_disturbed() -> None:
     assert "fastest" in left(fastest=[100, 900, 900], steady=[150, 151, 152])
+
+
+def agrees(**blocks: list[int]) -> bool:
+    baselines = [Baseline(name, "eager", 1) for name in blocks]
+    rounds = [dict(zip(blocks, times, strict=True)) for times in zip(*blocks.values(), strict=True)]
+    return settled(rounds, baselines)
+
+
+def test_rounds_that_agree_settle_an_order_and_drift_of_all_does_not_disturb_it() -> None:
+    assert agrees(eager=[338_000, 339_000, 345_000], compiled=[338_100, 339_050, 345_200])
+    assert agrees(eager=[100_000, 100_100, 100_000], compiled=[200_000, 200_300, 200_100])
+    assert not agrees(eager=[100_000, 100_100, 100_000], compiled=[100_500, 100_100, 99_900])
+
+
+def test_blocks_are_short_where_one_side_s_calls_are_long() -> None:
+    assert (fewest_calls(500.0), fewest_calls(19_000.0), fewest_calls(21_000.0)) == (4, 4, 2)
 
 
 @pytest.mark.timeout(240)

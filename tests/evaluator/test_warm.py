@@ -171,11 +171,27 @@ _NO_FIGURE = {
         """,
         "a view of an input",
     ),
+    "calls that take long": (
+        """
+        import time
+
+        class Model(nn.Module):
+            def forward(self, x):
+                time.sleep(0.025)
+                return torch.relu(x)
+
+        def get_inputs():
+            return [torch.randn(64, 256)]
+        """,
+        "takes so long",
+    ),
 }
 
 
 @pytest.mark.parametrize(("body", "words"), _NO_FIGURE.values(), ids=_NO_FIGURE)
-def test_no_figure_where_nothing_would_have_to_be_computed(core: RefereeCore, body: str, words: str) -> None:
+def test_no_figure_where_nothing_would_have_to_be_computed_or_caches_hardly_matter(
+    core: RefereeCore, body: str, words: str
+) -> None:
     source = task(body + "\n        def get_init_inputs():\n            return []\n")
     _, found = timed(core, source, twin(source))
     assert list(found) == ["why_not"]

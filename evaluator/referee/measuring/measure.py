@@ -316,11 +316,11 @@ def _calls(
     many = calls_to_guess_by(short.elapsed_ns, most)
     long = checker.run(many)
     checker.run_rival(rival, baseline, 1)
-    each_us = guess_us(short.elapsed_ns, long.elapsed_ns, many)
+    slower_us = each_us = guess_us(short.elapsed_ns, long.elapsed_ns, many)
     if baseline.median_us:  # otherwise it has not been timed, as in A/A
-        each_us = min(each_us, max(baseline.median_us, 1.0))
+        each_us, slower_us = sorted((each_us, max(baseline.median_us, 1.0)))
     calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / each_us)
-    return max(min(fewest_calls(each_us), most), min(calls, most * 4 // 5))
+    return max(min(fewest_calls(slower_us), most), min(calls, most * 4 // 5))
 
 
 def _settle(checker: Checker, first: tuple[Baseline, Side], calls: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from evaluator.referee.measuring.captured import fastest, measure_captured
 from evaluator.referee.measuring.measure import Effort, Timing, measure
+from evaluator.referee.session.baseline_ranking import LONG_CALL_US
 from evaluator.referee.session.control import Control
 from evaluator.referee.session.outcome import Outcome
 from evaluator.referee.session.task_session import TaskSession
@@ -42,7 +43,7 @@ def measure_warm(
     Raises:
         evaluator.referee.checking.correctness.Rejected: a timed output was wrong.
     """
-    reason = _why_not(shape, side, outcome)
+    reason = _why_not(shape, side, outcome, cold)
     if reason:
         return {"why_not": reason}
     if side.gpu:
@@ -59,8 +60,10 @@ def measure_warm(
     return {**timing.as_fields(), "launch": "eager"}
 
 
-def _why_not(shape: OpenShape, side: Side, outcome: Outcome) -> str:
-    """Why calls on the same slot would not have to compute anew, in words; empty if they would."""
+def _why_not(shape: OpenShape, side: Side, outcome: Outcome, cold: Timing) -> str:
+    """Why there is no figure, in words: calls on the same slot would not have to compute anew, or the caches matter little."""
+    if cold.baseline_us >= LONG_CALL_US:
+        return "a call takes so long that where its inputs are hardly matters"
     if shape.large:
         return "its tensors do not fit into any cache"
     if not side.chained:
