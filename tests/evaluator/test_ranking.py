@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.measuring.measure import secret_length
 from evaluator.referee.session.baseline_ranking import fewest_calls, settled, without_hopeless
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
 from tests.attacks.test_candidates import TASK
@@ -48,6 +49,12 @@ def test_rounds_that_agree_settle_an_order_and_drift_of_all_does_not_disturb_it(
 
 def test_blocks_are_short_where_one_side_s_calls_are_long() -> None:
     assert (fewest_calls(500.0), fewest_calls(19_000.0), fewest_calls(21_000.0)) == (4, 4, 2)
+
+
+def test_no_candidate_knows_the_length_of_a_block_not_even_of_two_calls() -> None:
+    for calls, lengths in ((2, {2, 3}), (4, {4, 5}), (20, set(range(20, 26)))):
+        assert {secret_length(calls, 99) for _ in range(400)} == lengths
+    assert {secret_length(calls, calls) for calls in (1, 2, 7) for _ in range(50)} == {1, 2, 7}
 
 
 @pytest.mark.timeout(240)

@@ -183,7 +183,7 @@ _NO_FIGURE = {
         def get_inputs():
             return [torch.randn(64, 256)]
         """,
-        "takes so long",
+        "hardly depends on whether its inputs are in the caches",
     ),
 }
 

@@ -238,9 +238,7 @@ def _measure(
             # side gets one more.
             learns = not side.gpu or len(quads) % 2 == learns_first
             if learns or not quads:
-                # A block's length stays secret, so a candidate cannot know where it ends. (A graph contains its
-                # own length.)
-                secret_calls = min(calls + secrets.randbelow(calls // 4 + 1), most)
+                secret_calls = secret_length(calls, most)
             # On a GPU this time is constant, so a few measurements are enough.
             again = not side.gpu or len(quads) < _NULLS
             if not learns and not quads:
@@ -305,6 +303,14 @@ def _measure(
     )
 
 
+def secret_length(calls: int, most: int) -> int:
+    """The calls of a block: at least ``calls``, and more at random, so that a candidate cannot know where it ends.
+
+    ``most`` limits it: a CUDA graph contains its own length, and large outputs leave room for one call.
+    """
+    return min(calls + secrets.randbelow(max(calls // 4, 1) + 1), most)
+
+
 def _calls(
     session: TaskSession, shape: OpenShape, checker: Checker, first: tuple[Baseline, Side], effort: Effort
 ) -> int:
@@ -316,11 +322,13 @@ def _calls(
     many = calls_to_guess_by(short.elapsed_ns, most)
     long = checker.run(many)
     checker.run_rival(rival, baseline, 1)
-    slower_us = each_us = guess_us(short.elapsed_ns, long.elapsed_ns, many)
-    if baseline.median_us:  # otherwise it has not been timed, as in A/A
-        each_us, slower_us = sorted((each_us, max(baseline.median_us, 1.0)))
+    each_us = guess_us(short.elapsed_ns, long.elapsed_ns, many)
+    # Not of the candidate, which could make its first calls long. It has not been timed in A/A.
+    fewest = fewest_calls(baseline.median_us or each_us)
+    if baseline.median_us:
+        each_us = min(each_us, max(baseline.median_us, 1.0))
     calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / each_us)
-    return max(min(fewest_calls(slower_us), most), min(calls, most * 4 // 5))
+    return max(min(fewest, most), min(calls, most * 4 // 5))
 
 
 def _settle(checker: Checker, first: tuple[Baseline, Side], calls: int) -> None:

@@ -63,7 +63,7 @@ def measure_warm(
 def _why_not(shape: OpenShape, side: Side, outcome: Outcome, cold: Timing) -> str:
     """Why there is no figure, in words: calls on the same slot would not have to compute anew, or the caches matter little."""
     if cold.baseline_us >= LONG_CALL_US:
-        return "a call takes so long that where its inputs are hardly matters"
+        return "a call of 20 ms or more hardly depends on whether its inputs are in the caches"
     if shape.large:
         return "its tensors do not fit into any cache"
     if not side.chained:

@@ -96,7 +96,7 @@ def without_hopeless(rounds: list[dict[str, int]], rivals: list[Baseline]) -> li
 def settled(rounds: list[dict[str, int]], rivals: list[Baseline]) -> bool:
     """Whether each rival is as much slower than the first in every round.
 
-    Calls of a third of a second took 0.7 minutes to rank although three rounds agreed to 0.1 % (H200).
+    Three baselines of 338 ms a call, within 0.03 % of each other, took 42 s to rank (H200).
     """
     first, *others = (baseline.name for baseline in rivals)
     for name in others:
@@ -124,7 +124,7 @@ def _guess_us(shape: OpenShape, baseline: Baseline) -> float:
 
 
 def fewest_calls(each_us: float) -> int:
-    """Calls in the shortest block, where the slowest side's calls take ``each_us``."""
+    """Calls in the shortest block, where the baseline's calls take ``each_us``."""
     return _MIN_CALLS if each_us < LONG_CALL_US else _MIN_LONG_CALLS
 
 
