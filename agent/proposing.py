@@ -55,19 +55,20 @@ class ProposalContext:
         """The sizes that weigh most in the task's traffic; without traffic the defaults of its dimensions."""
         if traffic := self.description.traffic:
             return dict(max(traffic, key=lambda row: float(row["weight"]))["dims"])
-        return {name: dim["default"] for name, dim in self.description.dims.items()}
+        return self._defaults
 
     @property
     def judges_own_sizes(self) -> bool:
-        """Whether code for the module's own sizes alone can win anything: they are among the first that the referee draws."""
-        named, defaults = (
-            self.shapes or {},
-            {name: dim["default"] for name, dim in self.description.dims.items()},
-        )
+        """Whether code for the module's own sizes alone can win anything: the referee draws them first in each split."""
+        named = self.shapes or {}
         return any(
-            split not in named or any({**defaults, **dims} == self.own_sizes for dims in named[split])
+            split not in named or any({**self._defaults, **dims} == self.own_sizes for dims in named[split])
             for split in ("visible", "validation", "held_out")
         )
+
+    @property
+    def _defaults(self) -> dict[str, Any]:
+        return {name: dim["default"] for name, dim in self.description.dims.items()}
 
 
 class Proposer(Protocol):

@@ -31,12 +31,12 @@ template <int LANES> inline vec<LANES> load(const float* from) {
   return value;
 }
 
-// Truth values as 0 and 1.
+// Truth values as 0 and 1: a byte of a bool tensor may have any value, as after `view(torch.bool)`.
 template <int LANES> inline vec<LANES> load_mask(const uint8_t* from) {
   typedef uint8_t bytes __attribute__((vector_size(LANES)));
   bytes value;
   std::memcpy(&value, from, sizeof value);
-  return __builtin_convertvector(value, vec<LANES>);
+  return __builtin_convertvector((value != 0) & 1, vec<LANES>);
 }
 
 template <int LANES> inline void store(float* to, vec<LANES> value) { std::memcpy(to, &value, sizeof value); }

@@ -41,17 +41,10 @@ def steady_norm(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | N
     if x.dtype != torch.float32 or not x.is_contiguous():
         return None
     with graph.inserting_before(node):
-        rest = given["input"]
-        for _ in range(2):
-            mean = add_call(graph, aten.mean.dim, rest, [-1], True)
-            rest = add_call(graph, aten.sub.Tensor, rest, mean)
+        rest = _less_its_mean(graph, given["input"])
         square = add_call(graph, aten.mul.Tensor, rest, rest)
         variance = add_call(graph, aten.mean.dim, square, [-1], True)
-        scale = add_call(graph, aten.rsqrt.default, add_call(graph, aten.add.Tensor, variance, given["eps"]))
-        out = add_call(graph, aten.mul.Tensor, rest, scale)
-        for change, other in ((aten.mul.Tensor, given["weight"]), (aten.add.Tensor, given["bias"])):
-            out = out if other is None else add_call(graph, change, out, other)
-        return out
+        return _affine(graph, _scaled(graph, rest, variance, given["eps"]), given)
 
 
 def mean_of_norm(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
@@ -84,24 +77,31 @@ def mean_of_norm(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | 
             )
             for place in (0, 1)
         )
-        less = mean
-        for _ in range(2):  # as for a LayerNorm
-            less = add_call(graph, aten.sub.Tensor, less, add_call(graph, aten.mean.dim, less, [2], True))
+        less = _less_its_mean(graph, mean)
         inside = add_call(graph, aten.add.Tensor, variance, add_call(graph, aten.mul.Tensor, less, less))
-        of_groups = add_call(graph, aten.mean.dim, inside, [2], True)
-        scale = add_call(
-            graph, aten.rsqrt.default, add_call(graph, aten.add.Tensor, of_groups, of_norm["eps"])
-        )
-        out = add_call(
-            graph, aten.view.default, add_call(graph, aten.mul.Tensor, less, scale), [-1, channels]
-        )
-        for change, other in ((aten.mul.Tensor, of_norm["weight"]), (aten.add.Tensor, of_norm["bias"])):
-            out = out if other is None else add_call(graph, change, out, other)
+        of_groups = add_call(graph, aten.mean.dim, inside, [-1], True)
+        out = _scaled(graph, less, of_groups, of_norm["eps"])
+        out = _affine(graph, add_call(graph, aten.view.default, out, [-1, channels]), of_norm)
         if 1 in dims:
             out = add_call(graph, aten.mean.dim, out, [1], True)
-        left = (
-            [1 if axis in dims else channels for axis in range(1, axes)]
-            if given["keepdim"]
-            else [channels][: 1 not in dims]
-        )
-        return add_call(graph, aten.view.default, out, [-1, *left])
+        kept = [1 if axis in dims else channels for axis in range(1, axes)]
+        left = [] if 1 in dims else [channels]
+        return add_call(graph, aten.view.default, out, [-1, *(kept if given["keepdim"] else left)])
+
+
+def _less_its_mean(graph: torch.fx.Graph, x: Any) -> Any:
+    """Without the mean along the last axis, and without what rounding has left of it."""
+    for _ in range(2):
+        x = add_call(graph, aten.sub.Tensor, x, add_call(graph, aten.mean.dim, x, [-1], True))
+    return x
+
+
+def _scaled(graph: torch.fx.Graph, x: torch.fx.Node, variance: torch.fx.Node, eps: float) -> torch.fx.Node:
+    root = add_call(graph, aten.rsqrt.default, add_call(graph, aten.add.Tensor, variance, eps))
+    return add_call(graph, aten.mul.Tensor, x, root)
+
+
+def _affine(graph: torch.fx.Graph, x: torch.fx.Node, norm: dict[str, Any]) -> torch.fx.Node:
+    for change, other in ((aten.mul.Tensor, norm["weight"]), (aten.add.Tensor, norm["bias"])):
+        x = x if other is None else add_call(graph, change, x, other)
+    return x

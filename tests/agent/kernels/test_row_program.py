@@ -226,8 +226,10 @@ def test_truth_values_are_zeros_and_ones(of_columns: bool, tmp_path: Path) -> No
         x, valid = torch.randn(5, cols), torch.rand(5, cols) < 0.5
         valid[0] = False
         given = x, valid[1] if of_columns else valid
-        for found, exact in zip(loop(list(given)), weighted_moments(x.double(), given[1]), strict=True):
-            assert error(found, exact) < 1e-6
+        large = (given[1].to(torch.uint8) * 200).view(torch.bool)  # true, and not 1
+        for mask in (given[1], large):
+            for found, exact in zip(loop([x, mask]), weighted_moments(x.double(), given[1]), strict=True):
+                assert error(found, exact) < 1e-6
 
 
 def test_a_mask_may_come_first_but_does_not_say_how_rows_are_stored(tmp_path: Path) -> None:
