@@ -257,12 +257,19 @@ class _Job:
             judge_energy(self.spec, self.store, self.referee, entry.candidate)
 
     def _judge_waiting(self, but: Set[str]) -> None:
-        """Judge stored candidates without a verdict: external ones, leftovers of a killed attempt, deferred ones."""
+        """Judge stored candidates without a final verdict: external ones, leftovers of a killed attempt, deferred ones.
+
+        One that was killed between its two phases is validated even if the budget allows no further candidate.
+        """
         again = put_off(self.store)
         for candidate in self.store.candidates():
-            waits = self.store.verdict(candidate.sha256, "screen") is None or candidate.sha256 in again
-            if waits and candidate.sha256 not in but and not self._judge(candidate):
-                return
+            screen = self._outline(candidate.sha256, "screen")
+            half = screen is None or (screen.verdict == "accepted" and not self._validated(candidate))
+            if (half or candidate.sha256 in again) and candidate.sha256 not in but:
+                self._judge(candidate)
+
+    def _validated(self, candidate: Candidate) -> bool:
+        return self._outline(candidate.sha256, "validation") is not None
 
     def _judge(self, candidate: Candidate) -> bool:
         """Judge one candidate and its graph variant; return False if the budget does not allow it."""

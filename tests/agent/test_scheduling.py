@@ -100,6 +100,30 @@ def test_requests_are_written_before_anything_is_judged_and_answers_are_taken_as
     assert sorted(labels(again)) == ["m-1 #1", "m-1 #2", "m-1 #3"]
 
 
+class Killed(BaseException):
+    """In place of SIGKILL."""
+
+
+def test_a_job_killed_before_its_last_validation_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget is then spent: no further candidate may be screened, but this one was paid for."""
+    store = FolderStore(tmp_path / "job")
+    spec = replace(SPEC, budget=Budget(candidates=1))
+
+    def killed(label: str, phase: str) -> dict[str, Any]:
+        if phase == "validation":
+            raise Killed
+        return timed(1.5, phase)
+
+    with pytest.raises(Killed):
+        run(spec, store, ScriptedReferee(killed), monkeypatch, Lines("human", 2))
+    again = ScriptedReferee(accepted)
+    assert run(spec, store, again, monkeypatch, Lines("human", 2)).state == "succeeded"
+    assert labels(again) == []
+    assert labels(again, "validation") == ["human 0"]
+
+
 @pytest.mark.slow
 def test_answers_that_are_there_are_judged_between_the_compilers_candidates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

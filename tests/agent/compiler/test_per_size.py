@@ -26,7 +26,7 @@ triton_helpers.set_driver_to_gpu()
 @triton_heuristics.pointwise(
     size_hints={'x': 65536},
     filename=__file__,
-    triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'ks0': 'i64', 'ks1': 'i64', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, warp_size=32), 'constants': {}, 'configs': []},
+    triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'ks0': 'i64', 'ks1': 'i64', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, warp_size=32), 'constants': {}, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}]},
     inductor_meta={'grid_type': 'Grid1D', 'kernel_name': 'triton_poi_fused_div_0', 'mutated_arg_names': []},
     min_elem_per_thread=0
 )
@@ -50,11 +50,25 @@ def module(source: str) -> str:
     return f"import torch\n\n{NAME} = async_compile.triton('{NAME}', '''\n{source}''', device_str='cuda')\n\ndef call(args):\n    pass\n"
 
 
+#: The same without divisions; its last rows are where a mask ends.
+POINTWISE = (
+    SOURCE.replace("(xindex % ks0)", "xindex")
+    .replace("triton_helpers.div_floor_integer(xindex, ks0)", "0")
+    .replace("ks0, ks1, xnumel", "xnumel")
+    .replace("'ks0': 'i64', 'ks1': 'i64', ", "")
+    .replace(
+        "tl.load(in_ptr0 + (x0 + ks1*x1), xmask, eviction_policy='evict_last')",
+        "tl.load(in_ptr0 + (x0), xmask)",
+    )
+    .replace("((0) * ((0) >= ((-2) + ks0)) + ((-2) + ks0) * (((-2) + ks0) > (0)))", "tmp0")
+)
+
+
 class Counted(SizedKernel):
     """Keeps the texts that it would compile, and calls nothing."""
 
-    def __init__(self) -> None:
-        super().__init__(NAME, SOURCE)
+    def __init__(self, source: str = SOURCE, multiples: tuple[str, ...] | None = None) -> None:
+        super().__init__(NAME, source, multiples)
         self.texts: list[str] = []
         self.ran: list[str] = []
 
@@ -69,17 +83,19 @@ class Counted(SizedKernel):
         return Kernel()
 
 
-def test_only_kernels_that_divide_by_sizes_are_replaced() -> None:
+def test_only_kernels_that_gain_by_sizes_are_replaced() -> None:
     text = per_size(module(SOURCE))
     assert f"{NAME} = SizedKernel('{NAME}', '''" in text
+    assert "''')\n" in text
     assert "class SizedKernel:" in with_class(text)
     compile(with_class(text), "module", "exec")
-    multiplies = SOURCE.replace("(xindex % ks0)", "xindex").replace(
-        "triton_helpers.div_floor_integer(xindex, ks0)", "0"
-    )
+    assert "''', ('xnumel',))\n" in per_size(module(POINTWISE))
+    mark = "'configs': [{(2,): [['tt.divisibility', 16]], "
+    marked = POINTWISE.replace("'configs': [{", mark)
+    fixed = POINTWISE.replace("    xoffset =", "    xnumel = 4096\n    xoffset =")
     constant = SOURCE.replace("'constants': {}", "'constants': {'ks1': 4}")
     others = SOURCE.replace("ks0, ks1, xnumel", "ks0, ks1, seed, xnumel")
-    for unchanged in (multiplies, constant, others):
+    for unchanged in (marked, fixed, constant, others):
         assert with_class(per_size(module(unchanged))) == module(unchanged)
 
 
@@ -117,6 +133,24 @@ def test_the_number_of_sizes_is_limited_and_those_beyond_32_bits_have_no_constan
     assert kernel.ran[-1] != SOURCE
 
 
+def test_without_divisions_all_multiples_of_16_share_one_code() -> None:
+    kernel = Counted(POINTWISE, ("xnumel",))
+    for numel in (1 << 20, 1 << 21, (1 << 20) + 1, 32, (1 << 22) - 16):
+        kernel.run("x", "y", numel, stream=0)
+    assert len(kernel.texts) == 2
+    assert [kernel.texts.index(text) for text in kernel.ran] == [0, 0, 1, 1, 0]
+    assert kernel.texts[1] == POINTWISE
+    assert "'configs': [{(2,): [['tt.divisibility', 16]], (0,)" in kernel.texts[0]
+
+
+def test_the_memory_of_sizes_is_bounded() -> None:
+    kernel = Counted(POINTWISE, ("xnumel",))
+    for numel in range(1, 3 * SizedKernel.REMEMBERED):
+        kernel.run("x", "y", numel, stream=0)
+        assert len(kernel.recent) <= SizedKernel.REMEMBERED
+    assert len(kernel.texts) == 1
+
+
 COMPILES = """
 import importlib.util, json, sys
 import triton
@@ -126,19 +160,21 @@ from triton.compiler import ASTSource
 spec = importlib.util.spec_from_file_location("one", sys.argv[1])
 found = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(found)
-signature = {"in_ptr0": "*fp32", "out_ptr0": "*fp32", "ks0": "i64", "ks1": "i64", "xnumel": "i32", "XBLOCK": "constexpr"}
-source = ASTSource(found.kernel, signature, {(5,): 128})
+kinds = {"in_ptr0": "*fp32", "out_ptr0": "*fp32", "ks0": "i64", "ks1": "i64", "xnumel": "i32", "XBLOCK": "constexpr"}
+names = found.kernel.arg_names
+source = ASTSource(found.kernel, {name: kinds[name] for name in names}, {(len(names) - 1,): 512}, found.CONFIGS[0])
 print(json.dumps({"ptx": triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]}))
 """
 
 
 def ptx(folder: Path, text: str) -> str:
-    """A kernel for an H100, which needs no GPU; Inductor's decorator does, and stays out."""
+    """A kernel for an H100, which needs no GPU; Inductor's decorator does, and only what it says of arguments stays."""
     head, _, body = text.partition("@triton_heuristics")
     head = head.replace("triton_helpers.set_driver_to_gpu()\n", "")
-    (folder / "one.py").write_text(
-        head + body[body.index("@triton.jit") :].replace(f"def {NAME}(", "def kernel(")
-    )
+    configs = re.search(r"'configs': (\[.*\])\}", body)
+    assert configs
+    kernel = body[body.index("@triton.jit") :].replace(f"def {NAME}(", "def kernel(")
+    (folder / "one.py").write_text(f"{head}\nCONFIGS = {configs[1]}\n{kernel}")
     return str(run_program(folder, COMPILES, "one.py")["ptx"])
 
 
@@ -148,6 +184,12 @@ def test_machine_code_for_known_sizes_does_not_divide(tmp_path: Path) -> None:
     assert not divisions.search(
         ptx(tmp_path, Counted().with_constants({"xnumel": 999000}, (999, 999, 999000)))
     )
+
+
+def test_four_elements_are_loaded_at_once_where_the_size_is_a_multiple_of_16(tmp_path: Path) -> None:
+    several = re.compile(r"ld\.global\S*\.v4\.")
+    assert not several.search(ptx(tmp_path, POINTWISE))
+    assert several.search(ptx(tmp_path, Counted(POINTWISE, ("xnumel",)).with_multiples(("xnumel",))))
 
 
 def test_values_of_sizes_keep_their_64_bits(tmp_path: Path) -> None:
@@ -209,7 +251,8 @@ with torch.no_grad():
         x = torch.randn(sizes[0], 3, *sizes[1:], device="cuda")
         error = max(error, (new(x) - old(x)).abs().max().item())
 kernels = [one for one in vars(candidate).values() if type(one).__name__ == "SizedKernel"]
-print(json.dumps({"error": error, "own": max(len(one.own) for one in kernels), "shared": any(one.shared for one in kernels)}))
+own = max(sum(map(bool, one.own)) for one in kernels if one.multiples is None)
+print(json.dumps({"error": error, "own": own, "shared": any(() in one.own for one in kernels)}))
 """
 
 
