@@ -17,6 +17,7 @@ import inspect
 import json
 import math
 import numbers
+import operator
 import os
 import re
 import signal
@@ -100,6 +101,8 @@ def prepare_process() -> None:
         if name.endswith("_") and not name.startswith("_"):
             setattr(torch.nn.init, name, lambda tensor, *args, **kwargs: tensor)
     torch.nn.init._calculate_fan_in_and_fan_out = lambda tensor: (1, 1)
+    # Up to PyTorch 2.12 the sizes of pools are rounded with a look at the remainder, and the code is for even sizes alone.
+    torch._meta_registrations.div_rtn = operator.floordiv
     sqrt = math.sqrt  # attention scales: math.sqrt(head_dim) would otherwise specialize the head dimension
     math.sqrt = lambda value: (
         torch.sym_sqrt(value) if isinstance(value, torch.SymInt | torch.SymFloat) else sqrt(value)

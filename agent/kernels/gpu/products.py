@@ -9,6 +9,8 @@ multiply-adds, which puts Inf and NaN where they belong.
 Sizes below the crossover go to cuBLAS.
 """
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -169,19 +171,21 @@ def _unpack(p0, p1, p2, p3, out_ptr, rows, ks, UNPACK: tl.constexpr, PARTS: tl.c
 def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, p0, p1, p2, p3, flag_ptr, out_ptr, m, n, ks, per, to_part, to_row, to_col,
                   UNPACK: tl.constexpr, PARTS: tl.constexpr, EVEN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
                   BLOCK: tl.constexpr, FLAG_ROWS: tl.constexpr):  # fmt: skip
-    """At most BM rows of x times rows of w, which is read once: split in registers, with a scale for each row and step.
+    """BM rows of x times rows of w, which is split in registers, with a scale for each row and step.
 
     With UNPACK, w is whole numbers, exact in float16, times a scale of its own.
     """
-    col, row = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BM)
+    groups = tl.cdiv(m, BM)  # of rows of x: neighbors in time read the same rows of w
+    from_row, from_col = tl.program_id(0) % groups * BM, tl.program_id(0) // groups * BN
+    col, row = from_col + tl.arange(0, BN), from_row + tl.arange(0, BM)
     total = tl.zeros((BN, BM), dtype=tl.float32)
     all_fit = tl.full((BN,), 1, dtype=tl.int32)
     first = tl.program_id(1) * per
     for step in tl.range(first, tl.minimum(first + per, tl.cdiv(ks, STEP))):
         k = step * STEP
-        xh, xl = x_high.load([0, k]).T, x_low.load([0, k]).T
+        xh, xl = x_high.load([from_row, k]).T, x_low.load([from_row, k]).T
         if UNPACK is None:
-            w = w_tiles.load([tl.program_id(0) * BN, k])
+            w = w_tiles.load([from_col, k])
             exponent, fits = scale_exponent(tl.max(w.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
             w *= power_of_two(13 - exponent)[:, None]
             w_scale = power_of_two(exponent - 13)[:, None]
@@ -287,11 +291,12 @@ class Parts:
 
 def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
     """out = alpha * a @ b + beta * bias for a (batch, m, k), b (batch, k, n), bias that expands to out; all float32."""
-    if is_few(a, b.transpose(1, 2)):
-        few(a[0], b[0].t(), out[0], None if bias is None else bias.expand(out.shape)[0], alpha, beta)
+    turned = b.transpose(1, 2)
+    if few_pays(a, turned):
+        few(a[0], turned[0], out[0], None if bias is None else bias.expand(out.shape)[0], alpha, beta)
         return out
-    if is_few(b.transpose(1, 2), a):
-        few(b[0].t(), a[0], out[0].t(), None if bias is None else bias.expand(out.shape)[0].t(), alpha, beta)
+    if few_pays(turned, a):
+        few(turned[0], a[0], out[0].t(), None if bias is None else bias.expand(out.shape)[0].t(), alpha, beta)
         return out
     batches, m, ks = a.shape
     n = b.shape[2]
@@ -325,27 +330,33 @@ def mend(a, b, a_flag, b_flag, out, bias, alpha, beta, unpack=None, parts=1):
     )  # fmt: skip
 
 
-def is_few(x, w):
-    """Whether x (batch, m, k) has so few rows that w (batch, n, k) is best read once, and w can be read in tiles."""
-    return (
-        x.shape[0] == 1 and x.shape[1] <= TILE < w.shape[1] and w.stride(2) == 1
+def few_pays(x, w):
+    """Whether x (batch, m, k) has so few rows that w (batch, n, k) is best split in registers, and w can be read in tiles."""
+    m, n = x.shape[1], w.shape[1]
+    fits = (
+        x.shape[0] == 1 and m <= 4 * TILE and n > TILE and w.stride(2) == 1
         and w.stride(1) % 4 == 0 and w.data_ptr() % 16 == 0
     )  # fmt: skip
+    return fits and (m <= TILE or _few_s(x, w) < _parts_s(x, w.transpose(1, 2)))
+
+
+def _few_cut(m, n, ks, device):
+    """Rows and columns of a tile of `few`, how many tiles there are, in how many splits of k, and each split's steps."""
+    tile_m = max(16, min(TILE, triton.next_power_of_2(m)))
+    tile_n = 128 if tile_m >= 64 else 64
+    steps, tiles = -(-ks // STEP_K), -(-m // tile_m) * -(-n // tile_n)
+    per = -(-steps // max(1, min(steps // 8, -(-2 * processors(device) // tiles))))
+    return tile_m, tile_n, tiles, -(-steps // per), per
 
 
 def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
-    """out (m, n) = alpha * x (m, k) @ w (n, k)^T + beta * bias (m, n), for `is_few`.
+    """out (m, n) = alpha * x (m, k) @ w (n, k)^T + beta * bias (m, n), for `few_pays`.
 
     With ``unpack``, a function of Triton's, w is four tensors from which it computes elements, ``parts`` neighbors at a time.
     """
     (m, ks), n = x.shape, out.shape[1]
     left = Parts(x[None])
-    tile_m = max(16, triton.next_power_of_2(m))
-    tile_n, warps = (128, 8) if tile_m >= 64 else (64, 4)
-    steps, n_tiles = -(-ks // STEP_K), -(-n // tile_n)
-    splits = max(1, min(steps // 8, -(-2 * processors(x.device) // n_tiles)))
-    per = -(-steps // splits)
-    splits = -(-steps // per)
+    tile_m, tile_n, tiles, splits, per = _few_cut(m, n, ks, x.device)
     sums = torch.empty((splits, m, n), dtype=torch.float32, device=x.device)
     flag = torch.zeros((1, -(-n // FLAG_ROWS)), dtype=torch.int32, device=x.device)
     x_tiles = [TensorDescriptor.from_tensor(part, [tile_m, STEP_K]) for part in (left.high, left.low)]
@@ -354,10 +365,10 @@ def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
     else:
         w_tiles, sources = TensorDescriptor.from_tensor(w, [tile_n, STEP_K]), [sums] * 4
     launch(
-        _multiply_few, (n_tiles, splits), (*x_tiles, left.scale, w_tiles, *sources, flag, sums),
+        _multiply_few, (tiles, splits), (*x_tiles, left.scale, w_tiles, *sources, flag, sums),
         (m, n, ks, per, *sums.stride()),
         UNPACK=unpack, PARTS=parts, EVEN=ks % STEP_K == 0, BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS,
-        num_warps=warps, num_stages=3,
+        num_warps=8 if tile_n == 128 else 4, num_stages=3,
     )  # fmt: skip
     bias_view = out if bias is None else bias
     launch(
@@ -384,36 +395,61 @@ def processors(device):
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
+def memory_rate(device):
+    """Bytes a second that a kernel moves: 72 % of what the memory's clock and width allow; an H100's where they are unknown."""
+    found = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
+    clock_khz, bits = getattr(found, "memory_clock_rate", 2_619_000), getattr(found, "memory_bus_width", 5120)
+    return 0.72 * 2 * 1e3 * clock_khz * bits / 8
+
+
 def with_launches(seconds, launches):
     """How long a call takes whose kernels take so long: the first is there after two launches from Python, the others meanwhile."""
     return max(seconds + 2 * LAUNCH_S, launches * LAUNCH_S)
 
 
+def _few_s(x, w):
+    """Seconds that `few` takes an H100 or H200 without launches."""
+    (m, ks), n = x.shape[1:], w.shape[1]
+    if m <= TILE:
+        return 4 * ks * (m + n) / (1.65e12 if max(m, n) > 16384 else 1.2e12)
+    _, _, tiles, splits, per = _few_cut(m, n, ks, x.device)
+    return -(-tiles * splits // processors(x.device)) * per * 2.9e-6
+
+
+def _parts_s(a, b):
+    """Seconds of two operands that are split before they are multiplied, without launches.
+
+    8 bytes of traffic per element of an operand, whole rounds of tiles and steps at 165 TFLOP/s, and the result.
+    """
+    batches, m, ks = a.shape
+    n = b.shape[2]
+    if min(m, n) < 64:
+        return math.inf
+    units, rate = processors(a.device), memory_rate(a.device)
+    rounds = -(-batches * -(-m // TILE) * -(-n // TILE) // units)
+    product_s = rounds * units * 2 * TILE * TILE * -(-ks // STEP_K) * STEP_K / 165e12
+    return 8 * batches * ks * (m + n) / rate + product_s + 4 * batches * m * n / rate
+
+
 def product_pays(a, b):
     """Whether three float16 products of a (batch, m, k) and b (batch, k, n) are faster than cuBLAS in float32.
 
-    By rates measured on an H100, those of few rows on an H200.
-
-    cuBLAS: 50 TFLOP/s, 35 where few terms are summed, or 2.5 TB/s. Here: with few rows, 1.65 TB/s (1.2 for smaller operands); else 12 bytes of traffic per
-    operand element at 2.4 TB/s, whole rounds of tiles and steps at 165 TFLOP/s, the result at 2.5 TB/s, and 20 us for the small
-    kernels around it; and launches.
+    cuBLAS on an H100 or H200: 50 TFLOP/s, 35 where few terms are summed, or the memory's rate. Here: what the two functions above
+    say, 20 us for small kernels around them, and launches.
     """
     batches, m, ks = a.shape
     n = b.shape[2]
     if min(m, n, ks) < 8 or ks < 64 or batches >= 1 << 16:  # a CUDA grid's second and third axes end there
         return False
-    units = processors(a.device)
     operands, results = batches * ks * (m + n), batches * m * n
-    cublas_s = max(2 * results * ks / (50e12 if ks >= 256 else 35e12), 4 * (operands + results) / 2.5e12)
-    if is_few(a, b.transpose(1, 2)) or is_few(b.transpose(1, 2), a):
-        ours_s = 4 * operands / (1.65e12 if max(m, n) > 16384 else 1.2e12)
-    elif min(m, n) < 64:
-        return False
+    cublas_s = max(
+        2 * results * ks / (50e12 if ks >= 256 else 35e12), 4 * (operands + results) / memory_rate(a.device)
+    )
+    turned = b.transpose(1, 2)
+    if few_pays(a, turned):
+        ours_s = _few_s(a, turned)
+    elif few_pays(turned, a):
+        ours_s = _few_s(turned, a)
     else:
-        rounds = -(-batches * -(-m // TILE) * -(-n // TILE) // units)
-        ours_s = (
-            12 * operands / 2.4e12
-            + rounds * units * 2 * TILE * TILE * -(-ks // STEP_K) * STEP_K / 165e12
-            + 4 * results / 2.5e12
-        )
+        ours_s = _parts_s(a, b)
     return with_launches(ours_s + 20e-6, 9) < 0.95 * cublas_s

@@ -60,6 +60,12 @@ product("one row", 1, 1, 70, 3)
 product("few rows, one step", 1, 3, 64, 140)
 product("few rows", 1, 5, 600, 260, transposed=True, bias=True)
 product("few columns, in two parts", 1, 140, 1100, 20, spread=2.0, bias=True)
+for name, m, change in (("rows in three groups", 300, None), ("rows in two groups, inf and nan", 140, special)):
+    a, b, added = torch.randn(1, m, 300), torch.randn(1, 300, 150), torch.randn(m, 150)
+    if change:
+        change(a, b)
+    out = products.few(a[0], b[0].t().contiguous(), torch.full((m, 150), 7.0), added, 0.5, 2.0)
+    compare(name, out, 0.5 * (a[0].double() @ b[0].double()) + 2.0 * added, 0.5 * (a[0] @ b[0]) + 2.0 * added)
 product("few rows, inf and nan", 1, 30, 300, 140, transposed=True, change=special)
 product("few rows of other magnitudes", 1, 9, 128, 140, transposed=True, change=huge)
 product("inf and nan", 1, 130, 300, 7, change=special)
