@@ -128,6 +128,8 @@ def row_module(told: Any) -> str:
         "full": "empty_output(x)",
         "col": "x.new_empty((*x.shape[:-1], 1))",
         "flat": "x.new_empty(x.shape[:-1])",
+        "col count": "x.new_empty((*x.shape[:-1], 1), dtype=torch.int64)",
+        "flat count": "x.new_empty(x.shape[:-1], dtype=torch.int64)",
     }
     if not inputs or not outputs or "'''" in code:
         raise ValueError("the row program has another form")

@@ -6,23 +6,41 @@ For a file without `DIMS` only a worker can infer the dimensions, and it checks 
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from services.errors import FieldError
 
-_LONGEST_PARSED = 30_000  # characters; other requests wait during parsing
+#: Longest source, in characters, that is parsed while other requests wait; ten times the size of a typical task.
+LONGEST_PARSED = 30_000
+# CPython 3.11 counts the depth of all threads' trees in one place: if a garbage collection lets another thread parse meanwhile, it
+# raises SystemError.
+_one_at_a_time = threading.Lock()
+
+
+def parsed(source: str) -> ast.Module | None:
+    """Return the syntax tree, or None if the source is nested too deep for this process.
+
+    Raises:
+        SyntaxError: it is no Python.
+    """
+    with _one_at_a_time:
+        try:
+            return ast.parse(source)
+        except (ValueError, MemoryError, RecursionError):
+            return None
 
 
 def declared(source: str) -> tuple[str, ...] | None:
     """Return the names in a task's `DIMS`; None if there is no `DIMS`, or its names are unknown without running the file."""
-    if "DIMS" not in source or len(source) > _LONGEST_PARSED:
+    if "DIMS" not in source or len(source) > LONGEST_PARSED:
         return None
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        tree = parsed(source)
+    except SyntaxError:
         return None
-    if sum(isinstance(node, ast.Name) and node.id == "DIMS" for node in ast.walk(tree)) != 1:
+    if tree is None or sum(isinstance(node, ast.Name) and node.id == "DIMS" for node in ast.walk(tree)) != 1:
         return None  # changed somewhere, or assigned twice
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]

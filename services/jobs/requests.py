@@ -5,7 +5,6 @@ Every string ends up in a database and in the referee's JSON, so validation reje
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
@@ -21,6 +20,8 @@ from pydantic import (
     model_validator,
 )
 
+from services.jobs.dimensions import LONGEST_PARSED, parsed
+
 MAX_SHAPES_PER_SPLIT = 64
 MAX_MODELS = 8
 MAX_DIMS = 64
@@ -30,8 +31,6 @@ MOST_PRIORITY = 9
 # A float and every database hold integers up to this exactly; only Python accepts integers of thousands of digits.
 _LARGEST_SIZE = 2**53
 _LONGEST_WORD = 200
-# Longest source, in characters, that a request parses while others wait; ten times the size of a typical task.
-_LONGEST_PARSED = 30_000
 # One year; clocks and timeouts overflow beyond a few hundred years.
 _LONGEST_S = 366 * 24 * 3600.0
 
@@ -54,13 +53,11 @@ def _source(text: str) -> str:
 
 def _parses(text: str) -> str:
     """Reject source that does not parse, which the worker would reject minutes later. Longer sources are left to the worker."""
-    if len(text) <= _LONGEST_PARSED:
+    if len(text) <= LONGEST_PARSED:
         try:
-            ast.parse(text)
+            parsed(text)  # one nested too deep for this process is left to the worker's sandbox
         except SyntaxError as error:
             raise ValueError(f"is no Python: line {error.lineno}: {error.msg}") from None
-        except (MemoryError, RecursionError, ValueError):
-            pass  # nested too deep for this process: the worker's sandbox reports it
     return text
 
 

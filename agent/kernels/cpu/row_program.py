@@ -1,8 +1,9 @@
-"""Writes a module that works on rows as one C++ loop: pointwise operations, with sums, maxima and scans along the last axis.
+"""Writes a module that works on rows as one C++ loop: pointwise operations, with sums, maxima, scans and sorts along the last axis.
 
 A captured graph qualifies if each of its tensors is as large as an input ("full"), has one value for each column ("row") or one for
-each row ("col", or "flat" without the last axis). Sums, maxima and scans divide the work into passes over a block of rows that stays
-in the cache. What takes an exponential and is needed in a later pass is kept beside it. `simd.h` has the functions.
+each row ("col", or "flat" without the last axis). Sums, maxima, scans and sorts divide the work into passes over a block of rows that
+stays in the cache. What takes an exponential and is needed in a later pass is kept beside it. Truth values and counts are floats.
+`simd.h` has the functions.
 
 It runs in the sandbox beside the capture program, sent as text, so it imports nothing of this project.
 """
@@ -10,6 +11,7 @@ It runs in the sandbox beside the capture program, sent as text, so it imports n
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +39,26 @@ POINTWISE = {
     "silu": "{0} / (1.f + EXP(-{0}))",
     "tanh": "TANH({0})",
     "erf": "ERF({0})",
+    **{
+        name: f"{{0}} - NONE {sign} {{1}} - NONE ? NONE + 1.f : NONE"
+        for name, sign in {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}.items()
+    },
 }
+WHERE = "{0} - NONE != NONE ? {1} - NONE : {2} - NONE"
+#: Operations whose result may be of another type: truth values, and how many of them there are in a row.
+OTHER_TYPES = {
+    torch.bool: frozenset(("gt", "ge", "lt", "le", "eq", "ne")),
+    torch.int64: frozenset(("sum", "add", "sub", "clamp", "clamp_min", "clamp_max", "argmax", "argmin")),
+}
+#: Where a row has its largest or smallest element, which may be NaN; the smallest of these is the first one.
+WHERE_IT_IS = "({0} == {1} - NONE) | ({0} != {0}) ? PLACE : NONE + FAR"
+#: The same without an element that was taken.
+WITHOUT = {
+    "larger_or_nan": "PLACE == {1} - NONE ? NONE - INFINITY : {0}",
+    "smaller_or_nan": "PLACE == {1} - NONE ? NONE + INFINITY : {0}",
+}
+MOST_TAKEN = 4
+ALL = (1 << 63) - 1  # the end of a slice that has none
 #: C++ of a function for vectors, and for single values.
 FUNCTIONS = {
     "EXP(": ("exponential<LANES>(", "std::exp("),
@@ -46,6 +67,8 @@ FUNCTIONS = {
     "ERF(": ("error_function<LANES>(", "std::erf("),
     "LOG(": ("logarithm<LANES>(", "std::log("),
     "NONE": ("V{}", "0.f"),  # subtracted, it makes a vector of a single value and changes no sign of zero
+    "PLACE": ("positions<LANES>(at)", "static_cast<float>(index)"),
+    "FAR": ("3e38f", "3e38f"),
 }
 POWERS = {2: "{0} * {0}", 3: "{0} * {0} * {0}", 0.5: "SQRT({0})", -0.5: "1.f / SQRT({0})", -1: "1.f / {0}"}
 #: (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)): one exponential, and the left tail keeps its digits.
@@ -56,11 +79,16 @@ SAME = frozenset(
     "clone detach alias contiguous to _to_copy type_as float dropout view reshape expand expand_as".split()
 )
 REDUCTIONS = {"sum": "sum", "mean": "sum", "amax": "larger_or_nan", "amin": "smaller_or_nan"}
-#: Functions of simd.h that put a row's running values in its place.
-SCANS = {"logcumsumexp": "running_logsumexp"}
+#: Functions of simd.h that put a row's running values, or its sorted ones, in its place.
+SCANS = {"logcumsumexp": "running_logsumexp", "cumsum": "running_total", "sort": "sorted_up"}
+DOWN = "sorted_down"
+#: The element of its first operand's row at the place that the second says.
+PICK = "PICK({0}, {1})"
 #: Worth keeping for a later pass.
 COSTLY = ("EXP(", "LOG(", "TANH(", "ERF(")
 MOST_VALUES = 150
+MOST_OF_PICK = 4000  # characters
+EXACT = 1 << 24  # whole numbers up to here are float32
 
 
 class NotRows(Exception):
@@ -72,7 +100,7 @@ class Value:
     """One value.
 
     Attributes:
-        kind: "full", "row", "col" or "flat".
+        kind: "full", "row", "col" or "flat"; "several": the operands are a row's first, second element and so on.
         text: C++ of its operands; empty for an input.
         operands: what {0}, {1} in the text are.
         reduction: how the operand is joined along a row, of `REDUCTIONS` or, where each element has its own result, `SCANS`; else
@@ -99,13 +127,15 @@ class Reader:
         inputs: places of the placeholders that are used, and their values.
         main: place of a float32 placeholder that has the full size.
         outputs: values.
+        counts: which outputs are int64, as a count and a place are.
     """
 
     def __init__(self, graph: torch.fx.Graph, tensors: int) -> None:
         self.values: list[Value] = []
         self.inputs: list[tuple[int, Value]] = []
         self.outputs: list[Value] = []
-        self._known: dict[Any, Value] = {}
+        self.counts: list[bool] = []
+        self._known: dict[Any, Any] = {}
         places = [node for node in graph.nodes if node.op == "placeholder"]
         floats = [place for place in range(tensors) if places[place].meta["val"].dtype == torch.float32]
         self.main = max(floats, key=lambda place: len(sizes_of(places[place])), default=0)
@@ -117,13 +147,18 @@ class Reader:
                 self._known[node] = self._input(node, places.index(node))
             elif node.op == "call_function":
                 value = self._known[node] = self._value(node)
-                if value.kind != "size" and sizes_of(node) not in self._sizes_of(value):
+                one_tensor = isinstance(node.meta.get("val"), torch.Tensor)
+                if one_tensor and value.kind != "several" and sizes_of(node) not in self._sizes_of(value):
                     raise NotRows(f"{node.target} of other sizes")
             elif node.op == "output":
                 self.outputs = [self._known[one] for one in node.args[0]]
                 if not all(one.meta["val"].is_contiguous() for one in node.args[0]):
                     raise NotRows("an output is not contiguous")
-        if any(one.kind == "row" or not one.text for one in self.outputs):
+                types = [one.meta["val"].dtype for one in node.args[0]]
+                self.counts = [dtype == torch.int64 for dtype in types]
+                if not set(types) <= {torch.float32, torch.int64}:
+                    raise NotRows("an output is neither float32 nor int64")
+        if any(one.kind not in ("full", "col", "flat") or not one.text for one in self.outputs):
             raise NotRows("an output has no rows, or is an input")
 
     def _add(self, kind: str, text: str, operands: list[Value], reduction: str = "") -> Value:
@@ -156,6 +191,16 @@ class Reader:
         return value
 
     def _value(self, node: torch.fx.Node) -> Value:
+        out = node.meta.get("val")
+        if isinstance(out, torch.SymInt):
+            return self._add("size", str(out.node.expr), [])
+        if node.target is operator.getitem:
+            found = self._known[node.args[0]]
+            if isinstance(found, tuple):
+                return found[node.args[1]]
+            if node.args[1] != 0 and node.users:
+                raise NotRows("places of sorted elements")
+            return found
         schema = getattr(node.target, "_schema", None)
         if schema is None or schema.is_mutable:
             raise NotRows(str(node.target))
@@ -166,10 +211,24 @@ class Reader:
             key: self._known[one] if isinstance(one, torch.fx.Node) else one for key, one in given.items()
         }
         first, *rest = given.values()
-        out = node.meta.get("val")
-        if isinstance(out, torch.SymInt):
-            return self._add("size", str(out.node.expr), [])
-        if not isinstance(out, torch.Tensor) or out.dtype != torch.float32 or not isinstance(first, Value):
+        if name == "arange" and isinstance(out, torch.Tensor):
+            return self._places(given, node)
+        if name == "sort" and isinstance(first, Value) and first.kind == "full":
+            return self._along_rows(name, given, first)
+        if name in ("median", "kthvalue") and isinstance(first, Value) and first.kind == "full":
+            return self._ranked(given, first)
+        if name == "topk" and isinstance(first, Value) and first.kind == "full":
+            return self._taken(given, first, node)
+        if name == "select" and isinstance(first, Value) and first.kind == "several":
+            return self._add("flat", "{0}", [first.operands[given["index"]]])
+        if name == "slice" and isinstance(first, Value) and rest[1:] == [0, ALL, 1]:
+            return first
+        others = getattr(out, "dtype", None) in OTHER_TYPES and name in OTHER_TYPES[out.dtype]
+        if others and name in ("sum", "argmax", "argmin"):
+            self._limit(node)
+        if not isinstance(out, torch.Tensor) or not isinstance(first, Value):
+            raise NotRows(f"{name} gives no tensor of one")
+        if out.dtype != torch.float32 and not others:
             raise NotRows(f"{name} gives no float32")
         if name in SAME and not given.get("train"):
             return first
@@ -181,6 +240,8 @@ class Reader:
             raise NotRows(f"{name} with a factor or rounding")
         if name in POINTWISE:
             return self._pointwise(POINTWISE[name], first, *rest[: POINTWISE[name].count("{1}")])
+        if name == "where":
+            return self._pointwise(WHERE, *given.values())
         if name == "gelu":
             return self._pointwise(GELU_TANH if given["approximate"] == "tanh" else GELU, first)
         if name == "pow" and isinstance(given.get("exponent"), int | float) and given["exponent"] in POWERS:
@@ -192,6 +253,8 @@ class Reader:
             return first
         if first.kind != "full":
             raise NotRows(f"{name} of something else than rows")
+        if name == "gather":
+            return self._picked(given, first)
         if name in ("layer_norm", "rms_norm") and len(given["normalized_shape"]) == 1:
             return self._norm(name, given, first)
         return self._along_rows(name, given, first)
@@ -217,6 +280,65 @@ class Reader:
             raise NotRows("values of rows without their axis")
         kind = "full" if "full" in kinds or {"row", "col"} <= kinds else kinds.pop()
         return self._add(kind, text.format(*parts), values)
+
+    def _places(self, given: dict[str, Any], node: torch.fx.Node) -> Value:
+        """Numbers from a first one on, one for each column."""
+        start = given.get("start", 0)
+        if sizes_of(node) != self.full[-1:] or given.get("step", 1) != 1 or given["dtype"] != torch.float32:
+            raise NotRows("other numbers than those of columns")
+        self._limit(node)
+        return self._add("row", f"PLACE + {number(start)}", [])
+
+    def _limit(self, node: torch.fx.Node) -> None:
+        """Numbers of columns, which are floats here, have to be exact."""
+        tensor = (node.args[0] if node.args and isinstance(node.args[0], torch.fx.Node) else node).meta["val"]
+        if isinstance(tensor, torch.SymInt):
+            tensor = node.meta["val"]
+        if not tensor.shape[-1] < EXACT:  # with a symbol, it becomes a condition
+            raise NotRows("too many columns to number")
+
+    def _first(self, join: str, x: Value) -> tuple[Value, Value]:
+        """A row's largest or smallest element, and where the first one is."""
+        most = self._reduce(join, x)
+        return most, self._reduce("smaller_or_nan", self._pointwise(WHERE_IT_IS, x, most))
+
+    def _taken(self, given: dict[str, Any], x: Value, node: torch.fx.Node) -> Any:
+        """The largest or smallest elements one after the other, and their places: both as "several"."""
+        count, dim = given["k"], given["dim"]
+        if (
+            not isinstance(count, int)
+            or not 0 < count <= MOST_TAKEN
+            or dim % len(self.full) != len(self.full) - 1
+        ):
+            raise NotRows("topk of many elements, or along other axes")
+        self._limit(node)
+        join = REDUCTIONS["amax" if given["largest"] else "amin"]
+        found = []
+        for _ in range(count):
+            found.append(self._first(join, x))
+            x = self._pointwise(WITHOUT[join], x, found[-1][1])
+        return tuple(self._add("several", "", list(each)) for each in zip(*found, strict=True))
+
+    def _picked(self, given: dict[str, Any], x: Value) -> Value:
+        index = given["index"]
+        if given["dim"] % len(self.full) != len(self.full) - 1 or index.kind != "col":
+            raise NotRows("gather along other axes, or of several elements")
+        return self._add("col", PICK, [x, index])
+
+    def _ranked(self, given: dict[str, Any], x: Value) -> Value:
+        """The median, which is NaN where a NaN is, or the k-th smallest element."""
+        if given.get("dim") is None or given["dim"] % len(self.full) != len(self.full) - 1:
+            raise NotRows("an order along other axes")
+        ordered = self._add("full", "{0}", [x], SCANS["sort"])
+        if given.get("k") is None:
+            middle = self._add(
+                "col", PICK, [ordered, self._add("col", "std::floor((count - 1.f) / 2.f)", [])]
+            )
+            last = self._add("col", PICK, [ordered, self._add("col", "count - 1.f", [])])
+            out = self._pointwise("{1} != {1} ? {1} : {0}", middle, last)
+        else:
+            out = self._add("col", PICK, [ordered, self._add("col", number(given["k"] - 1), [])])
+        return out if given.get("keepdim") else self._add("flat", "{0}", [out])
 
     def _reduce(self, join: str, x: Value) -> Value:
         return self._add("col", "{0}", [x], join)
@@ -251,7 +373,7 @@ class Reader:
         if [dim % len(self.full) for dim in dims] != [len(self.full) - 1] or given.get("dtype") is not None:
             raise NotRows(f"{name} along other axes")
         if name in SCANS:
-            return self._add("full", "{0}", [x], SCANS[name])
+            return self._add("full", "{0}", [x], DOWN if given.get("descending") else SCANS[name])
         if name in ("softmax", "log_softmax", "logsumexp"):
             largest = self._reduce("larger_or_nan", x)
             if name == "logsumexp":  # of Inf it is Inf
@@ -272,6 +394,8 @@ class Reader:
             out = self._pointwise(POINTWISE["sqrt"], out) if name == "std" else out
         elif name == "linalg_vector_norm" and given["ord"] == 2:
             out = self._pointwise("SQRT({0})", self._reduce("sum", self._pointwise("{0} * {0}", x)))
+        elif name in ("argmax", "argmin"):
+            out = self._first(REDUCTIONS["amax" if name == "argmax" else "amin"], x)[1]
         elif name in REDUCTIONS:
             out = self._mean(x) if name == "mean" else self._reduce(REDUCTIONS[name], x)
         else:
@@ -304,6 +428,13 @@ def number(value: Any) -> str:
     return f"{text}f" if any(mark in text for mark in ".e") else f"{text}.f"
 
 
+def single(text: str) -> str:
+    """C++ for single values."""
+    for function, (_, one) in FUNCTIONS.items():
+        text = text.replace(function, one)
+    return text
+
+
 class Writer:
     """Writes the C++ of a program, for a block of rows at a time."""
 
@@ -322,7 +453,7 @@ class Writer:
                 if value.reduction and value.operands[0].after == after and after < last:
                     joined.setdefault(value.reduction, []).append(value)
             for join, values in joined.items():
-                if join in SCANS.values():
+                if join in (*SCANS.values(), DOWN):
                     self._scan(join, values)
                 else:
                     self._pass(join, values)
@@ -347,10 +478,30 @@ class Writer:
         """What is computed once for each row."""
         for value in self.program.values:
             if value.kind == "col" and value.text and not value.reduction and value.after == after:
-                text = value.text.format(*map(self._scalar, value.operands))
-                for function, (_, single) in FUNCTIONS.items():
-                    text = text.replace(function, single)
+                if value.text == PICK:
+                    text = self._pick(*value.operands)
+                else:
+                    text = single(value.text.format(*map(self._scalar, value.operands)))
                 self.lines.append(f"for (int r = 0; r < rows; ++r) {value.name}[r] = {text};")
+
+    def _pick(self, x: Value, index: Value) -> str:
+        """The element of a row at an index, which is computed anew from what is in memory. A wrong index reads nothing else."""
+        place = f"static_cast<int64_t>(std::clamp({self._scalar(index)}, 0.f, count - 1.f))"
+        return f"[&](int64_t index) {{ return {self._element(x)}; }}({place})"
+
+    def _element(self, value: Value) -> str:
+        if value.kind in ("col", "flat"):
+            return self._scalar(value)
+        if value in self.kept:
+            return f"kept({self.kept.index(value)}, r)[index]"
+        if not value.text:
+            place = next(place for place, one in self.program.inputs if one is value)
+            start = "" if value.kind == "row" else "(first + r) * row.cols + "
+            return f"static_cast<float>(call.x{place}[{start}index]{' != 0' if value.mask else ''})"
+        text = single(value.text.format(*(f"({self._element(one)})" for one in value.operands)))
+        if len(text) > MOST_OF_PICK:
+            raise NotRows("too much is computed anew for an element")
+        return text
 
     def _pass(self, join: str, values: list[Value]) -> None:
         after = values[0].operands[0].after
@@ -463,12 +614,17 @@ def row_program(graph: torch.fx.Graph, tensors: int) -> dict[str, Any]:
     )
     code = _FRAME.format(
         inputs=" ".join(f"const {'uint8_t' if masks[place] else 'float'} *x{place};" for place in inputs),
-        outputs=", ".join(f"*y{place}" for place in range(len(program.outputs))),
+        outputs=" ".join(
+            f"{'int64_t' if count else 'float'} *y{place};" for place, count in enumerate(program.counts)
+        ),
         cols=f"float {cols};" if cols else "",
         kept=len(writer.kept),
         body=body,
     )
-    kinds = [one.kind for one in program.outputs]
+    kinds = [
+        f"{one.kind} count" if count else one.kind
+        for one, count in zip(program.outputs, program.counts, strict=True)
+    ]
     return {"code": code, "inputs": inputs, "main": program.main, "outputs": kinds}
 
 
@@ -477,7 +633,7 @@ namespace {{
 
 struct Call {{
   {inputs}
-  float {outputs};
+  {outputs}
   int64_t rows, cols;
 }};
 

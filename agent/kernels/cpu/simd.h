@@ -11,6 +11,7 @@
 #include <omp.h>
 #include <type_traits>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 #if defined(__AVX__)
 #include <immintrin.h>
@@ -21,6 +22,7 @@ namespace {
 template <int LANES> struct Vector {
   typedef float type __attribute__((vector_size(LANES * sizeof(float))));
   typedef int32_t bits __attribute__((vector_size(LANES * sizeof(int32_t))));
+  typedef double wide __attribute__((vector_size(LANES * sizeof(double))));
 };
 template <int LANES> using vec = typename Vector<LANES>::type;
 template <int LANES> using ivec = typename Vector<LANES>::bits;
@@ -201,6 +203,80 @@ template <int LANES, int STEP = 1> inline vec<LANES> running_sum(vec<LANES> valu
   }
   return value;
 }
+
+// The places of a vector's elements, as floats.
+template <int LANES> inline vec<LANES> positions(int64_t at) {
+  vec<LANES> value;
+  for (int lane = 0; lane < LANES; ++lane) value[lane] = static_cast<float>(at + lane);
+  return value;
+}
+
+// In place: the sum up to each element. What came before a vector is kept in double precision, as torch keeps all of it.
+template <int LANES> inline void running_total(float* row, int64_t cols) {
+  using W = typename Vector<LANES>::wide;
+  double before = 0.;
+  int64_t at = 0;
+  for (; at + LANES <= cols; at += LANES) {
+    const W sums = __builtin_convertvector(running_sum<LANES>(load<LANES>(row + at)), W) + before;
+    store<LANES>(row + at, __builtin_convertvector(sums, vec<LANES>));
+    before = sums[LANES - 1];
+  }
+  for (; at < cols; ++at) row[at] = static_cast<float>(before += row[at]);
+}
+
+// In place: sorted, NaN as the largest. Short rows by how many elements are before each one, longer ones by bytes, the lowest
+// first; a byte that all elements share costs nothing.
+template <int LANES, bool DOWN> inline void sorted(float* row, int64_t cols) {
+  using I = ivec<LANES>;
+  constexpr int64_t SHORT_ROW = 128;
+  constexpr int32_t NO_NUMBER = std::numeric_limits<int32_t>::max();
+  static thread_local std::vector<int32_t> memory;
+  memory.resize(2 * (cols + LANES));
+  int32_t *keys = memory.data(), *to = keys + cols + LANES;
+  for (int64_t i = 0; i < cols; ++i) {
+    int32_t bits;
+    std::memcpy(&bits, row + i, sizeof bits);
+    const int32_t key = bits ^ (bits >> 31 & NO_NUMBER);  // in the order of the numbers
+    keys[i] = (row[i] != row[i] ? NO_NUMBER : key) ^ (DOWN ? -1 : 0);
+  }
+  if (cols <= SHORT_ROW) {
+    I lanes;
+    for (int lane = 0; lane < LANES; ++lane) lanes[lane] = lane;
+    for (int64_t at = 0; at < cols; at += LANES) {
+      I mine, before{};
+      std::memcpy(&mine, keys + at, sizeof mine);
+      const int64_t after = std::min(at + LANES, cols);
+      for (int64_t j = 0; j < at; ++j) before -= I{} + keys[j] <= mine;
+      for (int64_t j = at; j < after; ++j) {
+        const I one = I{} + keys[j];
+        before -= (one < mine) | ((one == mine) & (lanes > static_cast<int32_t>(j - at)));
+      }
+      for (int64_t j = after; j < cols; ++j) before -= I{} + keys[j] < mine;
+      for (int64_t j = at; j < after; ++j) to[before[j - at]] = mine[j - at];
+    }
+    std::swap(keys, to);
+  } else {
+    uint32_t starts[4][256] = {};
+    const auto byte_of = [](int32_t key, int byte) { return (static_cast<uint32_t>(key) ^ 0x80000000u) >> (8 * byte) & 255; };
+    for (int64_t i = 0; i < cols; ++i)
+      for (int byte = 0; byte < 4; ++byte) ++starts[byte][byte_of(keys[i], byte)];
+    for (int byte = 0; byte < 4; ++byte) {
+      uint32_t* start = starts[byte];
+      if (start[byte_of(keys[0], byte)] == cols) continue;
+      uint32_t sum = 0;
+      for (int value = 0; value < 256; ++value) sum += std::exchange(start[value], sum);
+      for (int64_t i = 0; i < cols; ++i) to[start[byte_of(keys[i], byte)]++] = keys[i];
+      std::swap(keys, to);
+    }
+  }
+  for (int64_t i = 0; i < cols; ++i) {
+    const int32_t key = keys[i] ^ (DOWN ? -1 : 0);
+    const int32_t bits = key == NO_NUMBER ? 0x7fc00000 : key ^ (key >> 31 & NO_NUMBER);
+    std::memcpy(row + i, &bits, sizeof bits);
+  }
+}
+template <int LANES> inline void sorted_up(float* row, int64_t cols) { sorted<LANES, false>(row, cols); }
+template <int LANES> inline void sorted_down(float* row, int64_t cols) { sorted<LANES, true>(row, cols); }
 
 // log(exp(a) + exp(b)), as torch's own: infinities of one sign stay, NaN too.
 inline float joined_logsumexp(float a, float b) {

@@ -28,6 +28,27 @@ def centered(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor
     return power / power.sum(-1, keepdim=True) * w, torch.logsumexp(x, -1), r.std(-1, keepdim=True)
 
 
+def sparse(x: Tensor) -> Tensor:
+    """A softmax with zeros: sorted, summed up, counted, and one element taken by the count."""
+    x = x - x.amax(-1, keepdim=True)
+    ordered = x.sort(dim=-1, descending=True).values
+    excess = ordered.cumsum(-1) - 1.0
+    rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype)
+    support = (rank * ordered > excess).sum(-1, keepdim=True)
+    return (x - excess.gather(-1, (support - 1).clamp(min=0)) / support).clamp(min=0.0)
+
+
+def first_two(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest elements of a row, one from the other, and where the first one is."""
+    best = x.topk(2, dim=-1).values
+    return x.argmax(dim=-1), best[:, 0] - best[:, 1]
+
+
+def chosen(x: Tensor, r: Tensor) -> Tensor:
+    """Of two rows the elements by comparisons."""
+    return torch.where(x > r, x * 2, r) + torch.where(r >= 0, x, x * 0.5) + (x <= 1).float()
+
+
 MODULES: dict[str, Module] = {
     "layer norm, relu, add": lambda x, r, w, b: F.relu(F.layer_norm(x, x.shape[-1:], w, b, 1e-5)) + r,
     "add, rms norm": lambda x, r, w, b: F.rms_norm(x + r, x.shape[-1:], w, 1e-6),
@@ -55,6 +76,23 @@ MODULES: dict[str, Module] = {
         torch.logcumsumexp(x, -1) * w + r,
         torch.logcumsumexp(r * 3, dim=1).amax(-1),
     ),
+    "sparse softmax": lambda x, r, w, b: sparse(x),
+    "sorted": lambda x, r, w, b: (
+        (x + b).sort(-1).values * w,
+        r.sort(dim=1, descending=True, stable=True)[0],
+    ),
+    "largest two": lambda x, r, w, b: first_two(x),
+    "least and where": lambda x, r, w, b: (
+        x.argmin(-1, keepdim=True),
+        r.topk(1, -1, largest=False).values[:, 0],
+    ),
+    "medians": lambda x, r, w, b: (
+        x.median(-1).values,
+        (r * w).median(dim=-1, keepdim=True)[0],
+        r.kthvalue(2, -1).values,
+    ),
+    "chosen": lambda x, r, w, b: chosen(x, r),
+    "running sums": lambda x, r, w, b: (x.cumsum(-1) - r, (r * r).cumsum(1).sum(-1)),
     "variances": lambda x, r, w, b: (x.var(-1, unbiased=False), torch.std(x, -1, False, True), r.var(-1)),
 }
 # Every vector width and count, one off on both sides, and rows longer than a cache.
@@ -170,7 +208,7 @@ def test_nan_and_infinity_are_where_torch_has_them(name: str, loops: dict[str, A
             if name == "variances":  # torch takes squares of 1e30 in double precision for them
                 found[4], usual[4] = 0.0, 0.0
             # torch's vectors differ from its single values: GELU of Inf is NaN there, and SiLU of -Inf is none.
-            usual = torch.where(usual.isnan() != exact.isnan(), exact.float(), usual)
+            usual = torch.where(usual.isnan() != exact.isnan(), exact.to(usual.dtype), usual)
             assert torch.equal(found.isnan(), usual.isnan())
             assert torch.equal(found.isinf(), usual.isinf())
             torch.testing.assert_close(found, usual, rtol=1e-5, atol=1e-6, equal_nan=True)
@@ -281,6 +319,32 @@ def test_running_logarithms_of_sums_of_what_is_far_apart_or_not_finite(
     torch.testing.assert_close(found, torch.logcumsumexp(x, -1), equal_nan=True)
 
 
+def test_rows_are_sorted_however_they_are(loops: dict[str, Any]) -> None:
+    """Equal elements, zeros of both signs, all magnitudes, NaN of both signs; short rows and long ones."""
+    torch.manual_seed(4)
+    for cols in COLUMNS:
+        x = torch.randn(9, cols) * torch.exp(20 * torch.randn(9, cols))
+        x[1], x[2], x[3] = 7.0, torch.randint(-2, 3, (cols,)).float(), x[3].abs()
+        x[4, ::2], x[5, ::3], x[6, ::2] = 0.0, torch.nan, -torch.inf
+        x[5, 1::3] = -torch.tensor(torch.nan)
+        x[7, 0], x[8] = torch.inf, torch.arange(cols).float()
+        zero, ones = torch.zeros(cols), torch.ones(cols)
+        up, down = loops["sorted"]([x, x, ones, zero])
+        assert torch.equal(
+            up.nan_to_num(8.5, 1e39, -1e39), (x + zero).sort(-1).values.nan_to_num(8.5, 1e39, -1e39)
+        )
+        assert torch.equal(down.nan_to_num(8.5), x.sort(-1, descending=True).values.nan_to_num(8.5))
+
+
+def test_the_number_of_columns_is_limited_where_they_are_numbered() -> None:
+    """A float32 numbers 2^24 of them."""
+    graph = traced(lambda x, r, w, b: x * torch.arange(0, x.shape[-1], dtype=x.dtype))
+    program = row_program(graph, 2)
+    assert program["outputs"] == ["full"]
+    size = graph.find_nodes(op="placeholder")[0].meta["val"].shape[-1]
+    assert any("16777216" in str(guard.expr) for guard in size.node.shape_env.guards)
+
+
 @pytest.mark.parametrize("shape", [(5, 1, 40), (2, 3, 4, 5)])
 def test_a_result_of_other_sizes_or_strides_is_no_loop(shape: tuple[int, ...]) -> None:
     def program(module: Callable[[Tensor], Tensor]) -> Any:
@@ -303,9 +367,14 @@ def test_a_result_of_other_sizes_or_strides_is_no_loop(shape: tuple[int, ...]) -
     [
         pytest.param(lambda x, r, w, b: x @ r.T, id="a product of matrices"),
         pytest.param(lambda x, r, w, b: x.sum(0), id="a sum over columns"),
-        pytest.param(lambda x, r, w, b: x.cumsum(-1), id="a running sum"),
+        pytest.param(lambda x, r, w, b: x.cumprod(-1), id="a running product"),
+        pytest.param(lambda x, r, w, b: x.sort(-1)[1] * r, id="places of sorted elements"),
+        pytest.param(lambda x, r, w, b: x.topk(9, -1).values.sum(-1), id="many elements"),
+        pytest.param(lambda x, r, w, b: x.topk(2, -1).values, id="two elements of each row"),
+        pytest.param(lambda x, r, w, b: x.gather(-1, r.argsort(-1)), id="elements in another order"),
+        pytest.param(lambda x, r, w, b: x * torch.arange(0, 80, 2), id="every other number"),
         pytest.param(lambda x, r, w, b: x.logcumsumexp(0), id="a scan over columns"),
-        pytest.param(lambda x, r, w, b: x * (r > 0), id="a comparison"),
+        pytest.param(lambda x, r, w, b: x > r, id="truth values as output"),
         pytest.param(lambda x, r, w, b: x.half() * 2, id="another type"),
         pytest.param(lambda x, r, w, b: x.add_(1), id="a write in place"),
         pytest.param(lambda x, r, w, b: w * 2, id="no rows in the output"),
