@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,6 +109,7 @@ class Value:
         after: how many reductions and scans have to come before it.
         name: in C++.
         mask: an input of truth values, which are 0 and 1.
+        place: an input of whole numbers that say which element of a row is meant.
     """
 
     kind: str
@@ -117,6 +119,7 @@ class Value:
     after: int = 0
     name: str = ""
     mask: bool = False
+    place: bool = False
 
 
 class Reader:
@@ -136,6 +139,14 @@ class Reader:
         self.outputs: list[Value] = []
         self.counts: list[bool] = []
         self._known: dict[Any, Any] = {}
+        self._orders: dict[str, Callable[[dict[str, Any], torch.fx.Node], Any]] = {
+            "sort": self._sort,
+            "median": self._rank,
+            "kthvalue": self._rank,
+            "topk": self._top,
+            "gather": self._gather,
+            "cross_entropy_loss": self._cross_entropy,
+        }
         places = [node for node in graph.nodes if node.op == "placeholder"]
         floats = [place for place in range(tensors) if places[place].meta["val"].dtype == torch.float32]
         self.main = max(floats, key=lambda place: len(sizes_of(places[place])), default=0)
@@ -174,31 +185,34 @@ class Reader:
 
     def _input(self, node: torch.fx.Node, place: int) -> Value:
         sizes, tensor = sizes_of(node), node.meta["val"]
-        mask = tensor.dtype == torch.bool
-        if (tensor.dtype != torch.float32 and not mask) or not tensor.is_contiguous():
-            raise NotRows("an input is not float32 or bool, or not contiguous")
-        if sizes == self.full:
+        mask, whole = tensor.dtype == torch.bool, tensor.dtype == torch.int64
+        if not (mask or whole or tensor.dtype == torch.float32) or not tensor.is_contiguous():
+            raise NotRows("an input is not float32, bool or int64, or not contiguous")
+        if whole:
+            kind = "col" if sizes in (self.full[:-1], [*self.full[:-1], "1"]) else ""
+        elif sizes == self.full:
             kind = "full"
         elif sizes[-1:] == self.full[-1:] and set(sizes[:-1]) <= {"1"}:
             kind = "row"
-        elif sizes == [*self.full[:-1], "1"] and not mask:
-            kind = "col"
         else:
+            kind = "col" if sizes == [*self.full[:-1], "1"] and not mask else ""
+        if not kind:
             raise NotRows("an input has other sizes")
         value = self._add(kind, "", [])
-        value.mask = mask
+        value.mask, value.place = mask, whole
         self.inputs.append((place, value))
-        return value
+        return self._add("flat", "{0}", [value]) if whole and len(sizes) < len(self.full) else value
 
-    def _value(self, node: torch.fx.Node) -> Value:
+    def _value(self, node: torch.fx.Node) -> Any:
         out = node.meta.get("val")
         if isinstance(out, torch.SymInt):
             return self._add("size", str(out.node.expr), [])
         if node.target is operator.getitem:
-            found = self._known[node.args[0]]
+            source, place = node.args
+            found = self._known[source]
             if isinstance(found, tuple):
-                return found[node.args[1]]
-            if node.args[1] != 0 and node.users:
+                return found[int(str(place))]
+            if place != 0 and node.users:
                 raise NotRows("places of sorted elements")
             return found
         schema = getattr(node.target, "_schema", None)
@@ -212,30 +226,24 @@ class Reader:
         }
         first, *rest = given.values()
         if name == "arange" and isinstance(out, torch.Tensor):
-            return self._places(given, node)
-        if name == "sort" and isinstance(first, Value) and first.kind == "full":
-            return self._along_rows(name, given, first)
-        if name in ("median", "kthvalue") and isinstance(first, Value) and first.kind == "full":
-            return self._ranked(given, first)
-        if name == "topk" and isinstance(first, Value) and first.kind == "full":
-            return self._taken(given, first, node)
-        if name == "select" and isinstance(first, Value) and first.kind == "several":
-            return self._add("flat", "{0}", [first.operands[given["index"]]])
-        if name == "slice" and isinstance(first, Value) and rest[1:] == [0, ALL, 1]:
-            return first
-        others = getattr(out, "dtype", None) in OTHER_TYPES and name in OTHER_TYPES[out.dtype]
-        if others and name in ("sum", "argmax", "argmin"):
-            self._limit(node)
-        if not isinstance(out, torch.Tensor) or not isinstance(first, Value):
-            raise NotRows(f"{name} gives no tensor of one")
-        if out.dtype != torch.float32 and not others:
-            raise NotRows(f"{name} gives no float32")
-        if name in SAME and not given.get("train"):
-            return first
+            return self._numbers(given, node)
+        if not isinstance(first, Value):
+            raise NotRows(f"{name} of nothing that is known")
         if name == "unsqueeze" and first.kind == "flat":
             return first.operands[0]
         if name == "squeeze" and first.kind == "col":
             return self._add("flat", "{0}", [first])
+        if name in self._orders and first.kind == "full":
+            return self._orders[name](given, node)
+        if name == "select" and first.kind == "several":
+            return self._add("flat", "{0}", [first.operands[given["index"]]])
+        if name == "slice" and rest[1:] == [0, ALL, 1]:
+            return first
+        if any(is_place(one) for one in given.values() if isinstance(one, Value)):
+            raise NotRows("whole numbers that are not places")
+        self._check_type(name, node)
+        if name in SAME and not given.get("train"):
+            return first
         if given.get("alpha", 1) != 1 or given.get("rounding_mode") is not None:
             raise NotRows(f"{name} with a factor or rounding")
         if name in POINTWISE:
@@ -253,8 +261,6 @@ class Reader:
             return first
         if first.kind != "full":
             raise NotRows(f"{name} of something else than rows")
-        if name == "gather":
-            return self._picked(given, first)
         if name in ("layer_norm", "rms_norm") and len(given["normalized_shape"]) == 1:
             return self._norm(name, given, first)
         return self._along_rows(name, given, first)
@@ -281,7 +287,16 @@ class Reader:
         kind = "full" if "full" in kinds or {"row", "col"} <= kinds else kinds.pop()
         return self._add(kind, text.format(*parts), values)
 
-    def _places(self, given: dict[str, Any], node: torch.fx.Node) -> Value:
+    def _check_type(self, name: str, node: torch.fx.Node) -> None:
+        out = node.meta.get("val")
+        if not isinstance(out, torch.Tensor):
+            raise NotRows(f"{name} gives no tensor")
+        if out.dtype != torch.float32 and name not in OTHER_TYPES.get(out.dtype, ()):
+            raise NotRows(f"{name} gives no float32")
+        if out.dtype == torch.int64 and name in ("sum", "argmax", "argmin"):
+            self._limit(node)
+
+    def _numbers(self, given: dict[str, Any], node: torch.fx.Node) -> Value:
         """Numbers from a first one on, one for each column."""
         start = given.get("start", 0)
         if sizes_of(node) != self.full[-1:] or given.get("step", 1) != 1 or given["dtype"] != torch.float32:
@@ -302,9 +317,9 @@ class Reader:
         most = self._reduce(join, x)
         return most, self._reduce("smaller_or_nan", self._pointwise(WHERE_IT_IS, x, most))
 
-    def _taken(self, given: dict[str, Any], x: Value, node: torch.fx.Node) -> Any:
+    def _top(self, given: dict[str, Any], node: torch.fx.Node) -> Any:
         """The largest or smallest elements one after the other, and their places: both as "several"."""
-        count, dim = given["k"], given["dim"]
+        x, count, dim = given["self"], given["k"], given["dim"]
         if (
             not isinstance(count, int)
             or not 0 < count <= MOST_TAKEN
@@ -319,17 +334,39 @@ class Reader:
             x = self._pointwise(WITHOUT[join], x, found[-1][1])
         return tuple(self._add("several", "", list(each)) for each in zip(*found, strict=True))
 
-    def _picked(self, given: dict[str, Any], x: Value) -> Value:
+    def _gather(self, given: dict[str, Any], _: torch.fx.Node) -> Value:
         index = given["index"]
         if given["dim"] % len(self.full) != len(self.full) - 1 or index.kind != "col":
             raise NotRows("gather along other axes, or of several elements")
-        return self._add("col", PICK, [x, index])
+        return self._element(given["self"], index)
 
-    def _ranked(self, given: dict[str, Any], x: Value) -> Value:
+    def _element(self, x: Value, index: Value) -> Value:
+        """A row's element at a place that an input says, where torch fails if there is none, or that was computed."""
+        found = self._add("col", PICK, [x, index])
+        return (
+            self._pointwise("{1} >= 0.f && {1} < count ? {0} : NAN", found, index) if index.place else found
+        )
+
+    def _cross_entropy(self, given: dict[str, Any], node: torch.fx.Node) -> Value:
+        """The loss of each row, whose target is a place; NaN where torch fails since there is no such place."""
+        x, target = given["self"], given["target"]
+        usual = (given["weight"], given["reduction"], given["label_smoothing"]) == (None, 0, 0.0)
+        if not usual or target.kind != "flat" or len(self.full) != 2:
+            raise NotRows("another loss than that of each row")
+        self._limit(node)
+        target = target.operands[0]
+        loss = self._element(self._along_rows("log_softmax", {"dim": -1}, x), target)
+        loss = self._pointwise(f"{{1}} == {number(given['ignore_index'])} ? 0.f : -{{0}}", loss, target)
+        return self._add("flat", "{0}", [loss])
+
+    def _sort(self, given: dict[str, Any], _: torch.fx.Node) -> Value:
+        return self._along_rows("sort", given, given["self"])
+
+    def _rank(self, given: dict[str, Any], _: torch.fx.Node) -> Value:
         """The median, which is NaN where a NaN is, or the k-th smallest element."""
         if given.get("dim") is None or given["dim"] % len(self.full) != len(self.full) - 1:
             raise NotRows("an order along other axes")
-        ordered = self._add("full", "{0}", [x], SCANS["sort"])
+        ordered = self._add("full", "{0}", [given["self"]], SCANS["sort"])
         if given.get("k") is None:
             middle = self._add(
                 "col", PICK, [ordered, self._add("col", "std::floor((count - 1.f) / 2.f)", [])]
@@ -411,6 +448,11 @@ class Reader:
             "flat": [rows],
             "row": [[*["1"] * axes, cols] for axes in range(len(self.full))],
         }[value.kind]
+
+
+def is_place(value: Value) -> bool:
+    """Whether a value is an input of places."""
+    return value.place or (value.kind == "flat" and value.operands[0].place)
 
 
 def sizes_of(node: torch.fx.Node) -> list[str]:
@@ -586,7 +628,8 @@ class Writer:
             return self._scalar(value.operands[0])
         if not value.text:
             place = next(place for place, one in self.program.inputs if one is value)
-            return f"call.x{place}[first + r]"
+            read = f"call.x{place}[first + r]"
+            return f"static_cast<float>({read})" if value.place else read
         return f"{value.name}[r]"
 
 
@@ -607,13 +650,16 @@ def row_program(graph: torch.fx.Graph, tensors: int) -> dict[str, Any]:
     program = Reader(graph, tensors)
     writer = Writer(program)
     body = writer.text()
-    masks = {place: value.mask for place, value in program.inputs}
-    inputs = sorted(masks)
+    types = {
+        place: "uint8_t" if value.mask else "int64_t" if value.place else "float"
+        for place, value in program.inputs
+    }
+    inputs = sorted(types)
     cols = ", ".join(
         f"{one.name}[BLOCK_ROWS] = {{}}" for one in program.values if one.kind == "col" and one.text
     )
     code = _FRAME.format(
-        inputs=" ".join(f"const {'uint8_t' if masks[place] else 'float'} *x{place};" for place in inputs),
+        inputs=" ".join(f"const {types[place]} *x{place};" for place in inputs),
         outputs=" ".join(
             f"{'int64_t' if count else 'float'} *y{place};" for place, count in enumerate(program.counts)
         ),

@@ -319,6 +319,52 @@ def test_running_logarithms_of_sums_of_what_is_far_apart_or_not_finite(
     torch.testing.assert_close(found, torch.logcumsumexp(x, -1), equal_nan=True)
 
 
+def with_places(module: Callable[[Tensor, Tensor], Tensor]) -> torch.fx.Graph:
+    with torch.no_grad():
+        return make_fx(lambda *given: [module(*given)], pre_dispatch=True, tracing_mode="symbolic")(
+            torch.randn(6, 40), torch.randint(0, 40, (6,))
+        ).graph
+
+
+def test_whole_numbers_of_an_input_are_places_in_rows(tmp_path: Path) -> None:
+    def taken(x: Tensor, target: Tensor) -> Tensor:
+        return (x * 2).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+
+    def loss(x: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(x, target, reduction="none")
+
+    for number, module in enumerate((taken, loss)):
+        loop = loaded(tmp_path / f"places{number}.py", row_module(row_program(with_places(module), 2))).call
+        for cols in COLUMNS:
+            x, target = torch.randn(7, cols) * 3, torch.randint(0, cols, (7,))
+            target[0], target[1] = 0, cols - 1
+            (found,) = loop([x, target])
+            assert error(found, module(x.double(), target)) < 1e-6
+            target[2], target[3], target[4] = -1, cols, 1 << 62  # torch fails
+            (found,) = loop([x, target])
+            assert found.isnan().tolist() == [False, False, True, True, True, False, False]
+    target = torch.full((7,), -100)  # no loss is asked for
+    target[3] = 0
+    (found,) = loop([x, target])
+    torch.testing.assert_close(found, loss(x, target))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(lambda x, t: x * t.unsqueeze(-1), id="numbers"),
+        pytest.param(lambda x, t: x.gather(-1, (t + 1).unsqueeze(-1)), id="computed places"),
+        pytest.param(
+            lambda x, t: F.cross_entropy(x, t, reduction="none", label_smoothing=0.1), id="smoothed"
+        ),
+        pytest.param(lambda x, t: F.cross_entropy(x, t), id="the mean of all rows"),
+    ],
+)
+def test_other_uses_of_whole_numbers_are_no_loops(module: Callable[[Tensor, Tensor], Tensor]) -> None:
+    with pytest.raises(NotRows):
+        row_program(with_places(module), 2)
+
+
 def test_rows_are_sorted_however_they_are(loops: dict[str, Any]) -> None:
     """Equal elements, zeros of both signs, all magnitudes, NaN of both signs; short rows and long ones."""
     torch.manual_seed(4)
