@@ -1,26 +1,31 @@
 """Runs Python programs that need torch, each in a process of its own that is forked from one which has imported it.
 
-Starting an interpreter and importing torch takes two seconds, forking takes none. The process that forks has run nothing, so it
-has one thread.
+Starting an interpreter and importing torch takes two seconds, with the compiler four; forking takes none. The process that forks has
+run nothing. It does not know a GPU, so programs for one are started as usual.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 _FORKS = """
-import json, os, runpy, sys, traceback
-import torch
+import importlib, json, os, runpy, sys, tempfile, traceback
+for name in sys.argv[1:]:
+    importlib.import_module(name)
 
 def run(request):
     os.chdir(request["folder"])
+    os.environ.update(request["environment"])
+    tempfile.tempdir = None
     for number, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_WRONLY), ("stderr", os.O_WRONLY))):
         os.dup2(os.open(request[name], flags), number)
     sys.stdin = open(0, closefd=False)
@@ -47,17 +52,49 @@ for line in sys.stdin:
 _one_at_a_time = threading.Lock()
 
 
+TORCH = ("torch",)
+COMPILER = (
+    *TORCH,
+    "sympy",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "torch._inductor.codegen.cpp",
+    "torch._inductor.codegen.triton",
+)
+_ROOT = Path(__file__).parents[2]
+# Read while the compiler is imported; the sandbox sets the same.
+_ENVIRONMENT = {
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
+    "PYTHONPATH": str(_ROOT),
+}
+
+
 @cache
-def _forking() -> subprocess.Popen[str]:
+def _forking(modules: Sequence[str]) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", _FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _FORKS, *modules],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **_ENVIRONMENT},
     )
     atexit.register(process.communicate)
     return process
 
 
-def run(folder: str | Path, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a program of a folder there, as `python WORDS` does, with a text as its standard input."""
+def run(
+    folder: str | Path,
+    *words: str,
+    given: str = "",
+    modules: Sequence[str] = TORCH,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program of a folder there, as `python WORDS` does, with a text as its standard input.
+
+    Args:
+        modules: what is imported before.
+    """
     with tempfile.TemporaryDirectory() as kept, _one_at_a_time:
         paths = {name: Path(kept, name) for name in ("stdin", "stdout", "stderr")}
         for path in paths.values():
@@ -65,9 +102,10 @@ def run(folder: str | Path, *words: str, given: str = "") -> subprocess.Complete
         request = {
             "folder": str(folder),
             "words": words,
+            "environment": dict(environment or {}),
             **{name: str(path) for name, path in paths.items()},
         }
-        process = _forking()
+        process = _forking(modules)
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()

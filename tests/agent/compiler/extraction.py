@@ -7,8 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
+
+from tests.agent import programs
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -35,15 +40,7 @@ def capture_text(
     shutil.copy(PROGRAM, folder)
     (folder / "reference.py").write_text(reference)
     (folder / "request.json").write_text(json.dumps({"dims": dims, "device": device, "own": own or {}}))
-    done = subprocess.run(
-        [sys.executable, PROGRAM.name],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = _done(folder, PROGRAM.name, environment={"TMPDIR": str(folder)})
     written = folder / "out" / "capture.json"
     assert written.exists(), done.stderr[-3000:]
     return written.read_bytes()
@@ -51,20 +48,28 @@ def capture_text(
 
 def run_program(folder: Path, program: str, *arguments: str) -> dict[str, Any]:
     """The JSON that a program prints last; it runs in `folder` with its own extension cache."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
+    (folder / "program.py").write_text(program)
+    caches = {"TORCH_EXTENSIONS_DIR": "extensions", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+    environment = {name: str(folder / cache) for name, cache in caches.items()}
+    # Triton's interpreter has to be asked for before Triton is imported, which the compiler does.
+    modules = programs.TORCH if "TRITON_INTERPRET" in program else programs.COMPILER
+    done = _done(folder, "program.py", *arguments, environment=environment, modules=modules)
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def _done(
+    folder: Path, *words: str, environment: dict[str, str], modules: Sequence[str] = programs.COMPILER
+) -> subprocess.CompletedProcess[str]:
+    if not torch.cuda.is_available():
+        return programs.run(folder, *words, modules=modules, environment=environment)
+    return subprocess.run(
+        [sys.executable, *words],
         cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCH_EXTENSIONS_DIR": str(folder / "extensions"),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        },
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
         timeout=250,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
