@@ -261,12 +261,15 @@ class _Job:
 
         One that was killed between its two phases is validated even if the budget allows no further candidate.
         """
-        again = put_off(self.store)
+        again, room = put_off(self.store), True
         for candidate in self.store.candidates():
             screen = self._outline(candidate.sha256, "screen")
-            half = screen is None or (screen.verdict == "accepted" and not self._validated(candidate))
-            if (half or candidate.sha256 in again) and candidate.sha256 not in but:
-                self._judge(candidate)
+            if screen is None:
+                waits = room
+            else:
+                waits = screen.verdict == "accepted" and not self._validated(candidate)
+            if (waits or candidate.sha256 in again) and candidate.sha256 not in but:
+                room = self._judge(candidate) and room
 
     def _validated(self, candidate: Candidate) -> bool:
         return self._outline(candidate.sha256, "validation") is not None

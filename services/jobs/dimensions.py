@@ -20,7 +20,7 @@ _one_at_a_time = threading.Lock()
 
 
 def parsed(source: str) -> ast.Module | None:
-    """Return the syntax tree, or None if the source is nested too deep for this process.
+    """Return the syntax tree, or None if the source is nested too deep for this process, or another thread compiles something meanwhile.
 
     Raises:
         SyntaxError: it is no Python.
@@ -28,7 +28,7 @@ def parsed(source: str) -> ast.Module | None:
     with _one_at_a_time:
         try:
             return ast.parse(source)
-        except (ValueError, MemoryError, RecursionError):
+        except (ValueError, MemoryError, RecursionError, SystemError):
             return None
 
 

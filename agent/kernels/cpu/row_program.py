@@ -52,13 +52,12 @@ OTHER_TYPES = {
     torch.int64: frozenset(("sum", "add", "sub", "clamp", "clamp_min", "clamp_max", "argmax", "argmin")),
 }
 #: Where a row has its largest or smallest element, which may be NaN; the smallest of these is the first one.
-WHERE_IT_IS = "({0} == {1} - NONE) | ({0} != {0}) ? PLACE : NONE + FAR"
-#: The same without an element that was taken.
-WITHOUT = {
-    "larger_or_nan": "PLACE == {1} - NONE ? NONE - INFINITY : {0}",
-    "smaller_or_nan": "PLACE == {1} - NONE ? NONE + INFINITY : {0}",
-}
+WHERE_IT_IS = "({0} == {1} - NONE) | ({0} != {0}) ? {2} : NONE + FAR"
+#: The elements, and their places, without the largest one that was taken.
+WITHOUT = "PLACE == {1} - NONE ? NONE - INFINITY : {0}"
+WITHOUT_PLACE = "PLACE == {1} - NONE ? NONE + FAR : {0}"
 MOST_TAKEN = 4
+MOST_ADDED = 1024  # to a count, of which a program has at most `MOST_VALUES`
 ALL = (1 << 63) - 1  # the end of a slice that has none
 #: C++ of a function for vectors, and for single values.
 FUNCTIONS = {
@@ -89,7 +88,7 @@ PICK = "PICK({0}, {1})"
 COSTLY = ("EXP(", "LOG(", "TANH(", "ERF(")
 MOST_VALUES = 150
 MOST_OF_PICK = 4000  # characters
-EXACT = 1 << 24  # whole numbers up to here are float32
+EXACT = 1 << 23  # whole numbers up to here are float32, and twice as many
 
 
 class NotRows(Exception):
@@ -169,7 +168,9 @@ class Reader:
                 self.counts = [dtype == torch.int64 for dtype in types]
                 if not set(types) <= {torch.float32, torch.int64}:
                     raise NotRows("an output is neither float32 nor int64")
-        if any(one.kind not in ("full", "col", "flat") or not one.text for one in self.outputs):
+        if any(
+            one.kind not in ("full", "col", "flat") or not one.text or is_place(one) for one in self.outputs
+        ):
             raise NotRows("an output has no rows, or is an input")
 
     def _add(self, kind: str, text: str, operands: list[Value], reduction: str = "") -> Value:
@@ -235,13 +236,15 @@ class Reader:
             return self._add("flat", "{0}", [first])
         if name in self._orders and first.kind == "full":
             return self._orders[name](given, node)
-        if name == "select" and first.kind == "several":
-            return self._add("flat", "{0}", [first.operands[given["index"]]])
         if name == "slice" and rest[1:] == [0, ALL, 1]:
             return first
+        if any(one.kind == "several" for one in given.values() if isinstance(one, Value)):
+            if name != "select" or given["dim"] % len(self.full) != len(self.full) - 1:
+                raise NotRows("several elements of a row at once")
+            return self._add("flat", "{0}", [first.operands[given["index"]]])
         if any(is_place(one) for one in given.values() if isinstance(one, Value)):
             raise NotRows("whole numbers that are not places")
-        self._check_type(name, node)
+        self._check_type(name, node, given)
         if name in SAME and not given.get("train"):
             return first
         if given.get("alpha", 1) != 1 or given.get("rounding_mode") is not None:
@@ -287,14 +290,27 @@ class Reader:
         kind = "full" if "full" in kinds or {"row", "col"} <= kinds else kinds.pop()
         return self._add(kind, text.format(*parts), values)
 
-    def _check_type(self, name: str, node: torch.fx.Node) -> None:
+    def _check_type(self, name: str, node: torch.fx.Node, given: dict[str, Any]) -> None:
         out = node.meta.get("val")
         if not isinstance(out, torch.Tensor):
             raise NotRows(f"{name} gives no tensor")
         if out.dtype != torch.float32 and name not in OTHER_TYPES.get(out.dtype, ()):
             raise NotRows(f"{name} gives no float32")
-        if out.dtype == torch.int64 and name in ("sum", "argmax", "argmin"):
-            self._limit(node)
+        if out.dtype == torch.int64:
+            self._check_count(name, node, given)
+
+    def _check_count(self, name: str, node: torch.fx.Node, given: dict[str, Any]) -> None:
+        """Counts and places are floats here, and have to stay exact."""
+        first, *rest = given.values()
+        source = node.args[0]
+        of_truth = isinstance(source, torch.fx.Node) and source.meta["val"].dtype == torch.bool
+        if name in ("argmax", "argmin") or (name == "sum" and of_truth):
+            return self._limit(node)
+        numbers = [one for one in rest if one is not None]
+        small = all(isinstance(one, int) and abs(one) <= MOST_ADDED for one in numbers)
+        if name == "sum" or first.kind not in ("col", "flat") or not small:
+            raise NotRows("arithmetic of whole numbers")
+        return None
 
     def _numbers(self, given: dict[str, Any], node: torch.fx.Node) -> Value:
         """Numbers from a first one on, one for each column."""
@@ -312,29 +328,32 @@ class Reader:
         if not tensor.shape[-1] < EXACT:  # with a symbol, it becomes a condition
             raise NotRows("too many columns to number")
 
-    def _first(self, join: str, x: Value) -> tuple[Value, Value]:
+    def _first(self, join: str, x: Value, places: Value | None = None) -> tuple[Value, Value]:
         """A row's largest or smallest element, and where the first one is."""
         most = self._reduce(join, x)
-        return most, self._reduce("smaller_or_nan", self._pointwise(WHERE_IT_IS, x, most))
+        places = self._add("row", "PLACE + 0.f", []) if places is None else places
+        return most, self._reduce("smaller_or_nan", self._pointwise(WHERE_IT_IS, x, most, places))
 
     def _top(self, given: dict[str, Any], node: torch.fx.Node) -> Any:
-        """The largest or smallest elements one after the other, and their places: both as "several"."""
+        """The largest elements one after the other, and their places: both as "several"."""
         x, count, dim = given["self"], given["k"], given["dim"]
         if (
             not isinstance(count, int)
             or not 0 < count <= MOST_TAKEN
             or dim % len(self.full) != len(self.full) - 1
+            or not given["largest"]
         ):
-            raise NotRows("topk of many elements, or along other axes")
+            raise NotRows("topk of many elements, of the smallest, or along other axes")
         self._limit(node)
-        join = REDUCTIONS["amax" if given["largest"] else "amin"]
-        found = []
+        found, places = [], self._add("row", "PLACE + 0.f", [])
         for _ in range(count):
-            found.append(self._first(join, x))
-            x = self._pointwise(WITHOUT[join], x, found[-1][1])
+            found.append(self._first("larger_or_nan", x, places))
+            x = self._pointwise(WITHOUT, x, found[-1][1])
+            places = self._pointwise(WITHOUT_PLACE, places, found[-1][1])
         return tuple(self._add("several", "", list(each)) for each in zip(*found, strict=True))
 
-    def _gather(self, given: dict[str, Any], _: torch.fx.Node) -> Value:
+    def _gather(self, given: dict[str, Any], node: torch.fx.Node) -> Value:
+        self._limit(node)
         index = given["index"]
         if given["dim"] % len(self.full) != len(self.full) - 1 or index.kind != "col":
             raise NotRows("gather along other axes, or of several elements")
@@ -362,10 +381,11 @@ class Reader:
     def _sort(self, given: dict[str, Any], _: torch.fx.Node) -> Value:
         return self._along_rows("sort", given, given["self"])
 
-    def _rank(self, given: dict[str, Any], _: torch.fx.Node) -> Value:
+    def _rank(self, given: dict[str, Any], node: torch.fx.Node) -> Value:
         """The median, which is NaN where a NaN is, or the k-th smallest element."""
         if given.get("dim") is None or given["dim"] % len(self.full) != len(self.full) - 1:
             raise NotRows("an order along other axes")
+        self._limit(node)
         ordered = self._add("full", "{0}", [given["self"]], SCANS["sort"])
         if given.get("k") is None:
             middle = self._add(
@@ -540,6 +560,8 @@ class Writer:
             place = next(place for place, one in self.program.inputs if one is value)
             start = "" if value.kind == "row" else "(first + r) * row.cols + "
             return f"static_cast<float>(call.x{place}[{start}index]{' != 0' if value.mask else ''})"
+        if any(function in value.text for function in COSTLY):
+            raise NotRows("an element by another function than its row")  # the two differ in the last place
         text = single(value.text.format(*(f"({self._element(one)})" for one in value.operands)))
         if len(text) > MOST_OF_PICK:
             raise NotRows("too much is computed anew for an element")

@@ -22,7 +22,6 @@ namespace {
 template <int LANES> struct Vector {
   typedef float type __attribute__((vector_size(LANES * sizeof(float))));
   typedef int32_t bits __attribute__((vector_size(LANES * sizeof(int32_t))));
-  typedef double wide __attribute__((vector_size(LANES * sizeof(double))));
 };
 template <int LANES> using vec = typename Vector<LANES>::type;
 template <int LANES> using ivec = typename Vector<LANES>::bits;
@@ -211,20 +210,13 @@ template <int LANES> inline vec<LANES> positions(int64_t at) {
   return value;
 }
 
-// In place: the sum up to each element. What came before a vector is kept in double precision, as torch keeps all of it.
+// In place: the sum up to each element, in double precision, as torch has it. Vectors gained nothing.
 template <int LANES> inline void running_total(float* row, int64_t cols) {
-  using W = typename Vector<LANES>::wide;
-  double before = 0.;
-  int64_t at = 0;
-  for (; at + LANES <= cols; at += LANES) {
-    const W sums = __builtin_convertvector(running_sum<LANES>(load<LANES>(row + at)), W) + before;
-    store<LANES>(row + at, __builtin_convertvector(sums, vec<LANES>));
-    before = sums[LANES - 1];
-  }
-  for (; at < cols; ++at) row[at] = static_cast<float>(before += row[at]);
+  double sum = 0.;
+  for (int64_t at = 0; at < cols; ++at) row[at] = static_cast<float>(sum += row[at]);
 }
 
-// In place: sorted, NaN as the largest. Short rows by how many elements are before each one, longer ones by bytes, the lowest
+// In place: sorted, NaN as the largest and -0 before 0. Short rows by how many elements are before each one, longer ones by bytes, the lowest
 // first; a byte that all elements share costs nothing.
 template <int LANES, bool DOWN> inline void sorted(float* row, int64_t cols) {
   using I = ivec<LANES>;

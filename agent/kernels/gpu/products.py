@@ -398,7 +398,8 @@ def processors(device):
 def memory_rate(device):
     """Bytes a second that a kernel moves: 72 % of what the memory's clock and width allow; an H100's where they are unknown."""
     found = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
-    clock_khz, bits = getattr(found, "memory_clock_rate", 2_619_000), getattr(found, "memory_bus_width", 5120)
+    clock_khz = getattr(found, "memory_clock_rate", 0) or 2_619_000
+    bits = getattr(found, "memory_bus_width", 0) or 5120
     return 0.72 * 2 * 1e3 * clock_khz * bits / 8
 
 
@@ -413,7 +414,8 @@ def _few_s(x, w):
     if m <= TILE:
         return 4 * ks * (m + n) / (1.65e12 if max(m, n) > 16384 else 1.2e12)
     _, _, tiles, splits, per = _few_cut(m, n, ks, x.device)
-    return -(-tiles * splits // processors(x.device)) * per * 2.9e-6
+    sums_s = 4 * (2 * splits + 1) * m * n / memory_rate(x.device)
+    return -(-tiles * splits // processors(x.device)) * per * 2.8e-6 + sums_s
 
 
 def _parts_s(a, b):
