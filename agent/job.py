@@ -267,12 +267,10 @@ class _Job:
             if screen is None:
                 waits = room
             else:
-                waits = screen.verdict == "accepted" and not self._validated(candidate)
+                validated = self._outline(candidate.sha256, "validation") is not None
+                waits = screen.verdict == "accepted" and not validated
             if (waits or candidate.sha256 in again) and candidate.sha256 not in but:
                 room = self._judge(candidate) and room
-
-    def _validated(self, candidate: Candidate) -> bool:
-        return self._outline(candidate.sha256, "validation") is not None
 
     def _judge(self, candidate: Candidate) -> bool:
         """Judge one candidate and its graph variant; return False if the budget does not allow it."""

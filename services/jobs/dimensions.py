@@ -6,30 +6,11 @@ For a file without `DIMS` only a worker can infer the dimensions, and it checks 
 from __future__ import annotations
 
 import ast
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from services.errors import FieldError
-
-#: Longest source, in characters, that is parsed while other requests wait; ten times the size of a typical task.
-LONGEST_PARSED = 30_000
-# CPython 3.11 counts the depth of all threads' trees in one place: if a garbage collection lets another thread parse meanwhile, it
-# raises SystemError.
-_one_at_a_time = threading.Lock()
-
-
-def parsed(source: str) -> ast.Module | None:
-    """Return the syntax tree, or None if the source is nested too deep for this process, or another thread compiles something meanwhile.
-
-    Raises:
-        SyntaxError: it is no Python.
-    """
-    with _one_at_a_time:
-        try:
-            return ast.parse(source)
-        except (ValueError, MemoryError, RecursionError, SystemError):
-            return None
+from services.jobs.parsing import LONGEST_PARSED, parsed
 
 
 def declared(source: str) -> tuple[str, ...] | None:

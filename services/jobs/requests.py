@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from services.jobs.dimensions import LONGEST_PARSED, parsed
+from services.jobs.parsing import LONGEST_PARSED, parsed
 
 MAX_SHAPES_PER_SPLIT = 64
 MAX_MODELS = 8

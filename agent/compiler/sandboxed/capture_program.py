@@ -101,7 +101,7 @@ def prepare_process() -> None:
         if name.endswith("_") and not name.startswith("_"):
             setattr(torch.nn.init, name, lambda tensor, *args, **kwargs: tensor)
     torch.nn.init._calculate_fan_in_and_fan_out = lambda tensor: (1, 1)
-    # Up to PyTorch 2.12 the sizes of pools are rounded with a look at the remainder, and the code is for even sizes alone.
+    # PyTorch 2.11 looks at the remainder when it rounds a pool's size, and the code would be for even sizes alone.
     torch._meta_registrations.div_rtn = operator.floordiv
     sqrt = math.sqrt  # attention scales: math.sqrt(head_dim) would otherwise specialize the head dimension
     math.sqrt = lambda value: (

@@ -138,7 +138,7 @@ class Reader:
         self.outputs: list[Value] = []
         self.counts: list[bool] = []
         self._known: dict[Any, Any] = {}
-        self._orders: dict[str, Callable[[dict[str, Any], torch.fx.Node], Any]] = {
+        self._orders: dict[str, Callable[[dict[str, Any]], Any]] = {
             "sort": self._sort,
             "median": self._rank,
             "kthvalue": self._rank,
@@ -150,6 +150,7 @@ class Reader:
         floats = [place for place in range(tensors) if places[place].meta["val"].dtype == torch.float32]
         self.main = max(floats, key=lambda place: len(sizes_of(places[place])), default=0)
         self.full = sizes_of(places[self.main]) if floats else []
+        self._columns = places[self.main].meta["val"].shape[-1] if self.full else 0
         if len(self.full) < 2 or self.full[-1] in ("0", "1"):
             raise NotRows("no input has rows")
         for node in graph.nodes:
@@ -235,7 +236,7 @@ class Reader:
         if name == "squeeze" and first.kind == "col":
             return self._add("flat", "{0}", [first])
         if name in self._orders and first.kind == "full":
-            return self._orders[name](given, node)
+            return self._orders[name](given)
         if name == "slice" and rest[1:] == [0, ALL, 1]:
             return first
         if any(one.kind == "several" for one in given.values() if isinstance(one, Value)):
@@ -305,27 +306,24 @@ class Reader:
         source = node.args[0]
         of_truth = isinstance(source, torch.fx.Node) and source.meta["val"].dtype == torch.bool
         if name in ("argmax", "argmin") or (name == "sum" and of_truth):
-            return self._limit(node)
+            self._limit()
+            return
         numbers = [one for one in rest if one is not None]
         small = all(isinstance(one, int) and abs(one) <= MOST_ADDED for one in numbers)
         if name == "sum" or first.kind not in ("col", "flat") or not small:
             raise NotRows("arithmetic of whole numbers")
-        return None
 
     def _numbers(self, given: dict[str, Any], node: torch.fx.Node) -> Value:
         """Numbers from a first one on, one for each column."""
         start = given.get("start", 0)
         if sizes_of(node) != self.full[-1:] or given.get("step", 1) != 1 or given["dtype"] != torch.float32:
             raise NotRows("other numbers than those of columns")
-        self._limit(node)
+        self._limit()
         return self._add("row", f"PLACE + {number(start)}", [])
 
-    def _limit(self, node: torch.fx.Node) -> None:
+    def _limit(self) -> None:
         """Numbers of columns, which are floats here, have to be exact."""
-        tensor = (node.args[0] if node.args and isinstance(node.args[0], torch.fx.Node) else node).meta["val"]
-        if isinstance(tensor, torch.SymInt):
-            tensor = node.meta["val"]
-        if not tensor.shape[-1] < EXACT:  # with a symbol, it becomes a condition
+        if not self._columns < EXACT:  # with a symbol, it becomes a condition
             raise NotRows("too many columns to number")
 
     def _first(self, join: str, x: Value, places: Value | None = None) -> tuple[Value, Value]:
@@ -334,7 +332,7 @@ class Reader:
         places = self._add("row", "PLACE + 0.f", []) if places is None else places
         return most, self._reduce("smaller_or_nan", self._pointwise(WHERE_IT_IS, x, most, places))
 
-    def _top(self, given: dict[str, Any], node: torch.fx.Node) -> Any:
+    def _top(self, given: dict[str, Any]) -> Any:
         """The largest elements one after the other, and their places: both as "several"."""
         x, count, dim = given["self"], given["k"], given["dim"]
         if (
@@ -344,7 +342,7 @@ class Reader:
             or not given["largest"]
         ):
             raise NotRows("topk of many elements, of the smallest, or along other axes")
-        self._limit(node)
+        self._limit()
         found, places = [], self._add("row", "PLACE + 0.f", [])
         for _ in range(count):
             found.append(self._first("larger_or_nan", x, places))
@@ -352,40 +350,38 @@ class Reader:
             places = self._pointwise(WITHOUT_PLACE, places, found[-1][1])
         return tuple(self._add("several", "", list(each)) for each in zip(*found, strict=True))
 
-    def _gather(self, given: dict[str, Any], node: torch.fx.Node) -> Value:
-        self._limit(node)
+    def _gather(self, given: dict[str, Any]) -> Value:
+        self._limit()
         index = given["index"]
         if given["dim"] % len(self.full) != len(self.full) - 1 or index.kind != "col":
             raise NotRows("gather along other axes, or of several elements")
         return self._element(given["self"], index)
 
     def _element(self, x: Value, index: Value) -> Value:
-        """A row's element at a place that an input says, where torch fails if there is none, or that was computed."""
+        """A row's element at a place; NaN where torch fails since there is no such place."""
         found = self._add("col", PICK, [x, index])
-        return (
-            self._pointwise("{1} >= 0.f && {1} < count ? {0} : NAN", found, index) if index.place else found
-        )
+        return self._pointwise("{1} >= 0.f && {1} < count ? {0} : NAN", found, index)
 
-    def _cross_entropy(self, given: dict[str, Any], node: torch.fx.Node) -> Value:
+    def _cross_entropy(self, given: dict[str, Any]) -> Value:
         """The loss of each row, whose target is a place; NaN where torch fails since there is no such place."""
         x, target = given["self"], given["target"]
         usual = (given["weight"], given["reduction"], given["label_smoothing"]) == (None, 0, 0.0)
         if not usual or target.kind != "flat" or len(self.full) != 2:
             raise NotRows("another loss than that of each row")
-        self._limit(node)
+        self._limit()
         target = target.operands[0]
         loss = self._element(self._along_rows("log_softmax", {"dim": -1}, x), target)
         loss = self._pointwise(f"{{1}} == {number(given['ignore_index'])} ? 0.f : -{{0}}", loss, target)
         return self._add("flat", "{0}", [loss])
 
-    def _sort(self, given: dict[str, Any], _: torch.fx.Node) -> Value:
+    def _sort(self, given: dict[str, Any]) -> Value:
         return self._along_rows("sort", given, given["self"])
 
-    def _rank(self, given: dict[str, Any], node: torch.fx.Node) -> Value:
+    def _rank(self, given: dict[str, Any]) -> Value:
         """The median, which is NaN where a NaN is, or the k-th smallest element."""
         if given.get("dim") is None or given["dim"] % len(self.full) != len(self.full) - 1:
             raise NotRows("an order along other axes")
-        self._limit(node)
+        self._limit()
         ordered = self._add("full", "{0}", [given["self"]], SCANS["sort"])
         if given.get("k") is None:
             middle = self._add(

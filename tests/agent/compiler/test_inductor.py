@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,30 @@ def test_a_number_of_an_index_beyond_32_bits_is_one_of_64_bits() -> None:
         "    buf0 = empty_strided_cuda((3000000000*s0, 2))",
     ):
         assert change(kept) == kept
+
+
+POOLS = """
+import importlib.util, json, torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+def rounded(x, y):  # of PyTorch 2.11
+    quotient, rest = x // y, x % y
+    return quotient - 1 if rest != 0 and bool(rest < 0) != bool(y < 0) else quotient
+
+torch._meta_registrations.div_rtn = rounded
+spec = importlib.util.spec_from_file_location("capture_program", "capture_program.py")
+capture = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(capture)
+capture.prepare_process()
+pool = lambda x: torch.nn.functional.max_pool2d(x, 2)
+graph = make_fx(pool, tracing_mode="symbolic")(torch.empty(4, 3, 20, 24)).graph
+(x,) = graph.find_nodes(op="placeholder")
+print(json.dumps([str(guard.expr) for guard in x.meta["val"].shape[0].node.shape_env.guards]))
+"""
+
+
+def test_a_pool_is_captured_for_odd_sizes_too(tmp_path: Path) -> None:
+    shutil.copy(PROGRAM, tmp_path)
+    guards = run_program(tmp_path, POOLS)
+    assert guards
+    assert not [guard for guard in guards if "Mod" in guard]

@@ -338,6 +338,18 @@ def test_what_was_taken_is_not_taken_again_and_sums_are_double(tmp_path: Path) -
         assert places[1][1] == 3
 
 
+def test_a_computed_place_that_a_row_does_not_have_gives_nan(tmp_path: Path) -> None:
+    def module(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return r.gather(-1, (x > 0).sum(-1, keepdim=True) - 1)
+
+    loop = loaded(tmp_path / "computed.py", row_module(row_program(traced(module), 2))).call
+    x, r = torch.ones(3, 7), torch.randn(3, 7)
+    x[1], x[2, 3:] = -1.0, -1.0
+    (found,) = loop([x, r])
+    assert found[1].isnan()
+    assert torch.equal(found[[0, 2], 0], r[[0, 2], [6, 2]])
+
+
 def with_places(module: Callable[[Tensor, Tensor], Tensor]) -> torch.fx.Graph:
     with torch.no_grad():
         return make_fx(lambda *given: [module(*given)], pre_dispatch=True, tracing_mode="symbolic")(
