@@ -109,9 +109,10 @@ def rewriting_text() -> str:
     return joined("rewriting", _REWRITING)
 
 
+@cache
 def row_program_text() -> str:
-    """The text of `agent.kernels.cpu.row_program`, for the capture program."""
-    return (_FOLDER / "cpu" / "row_program.py").read_text(encoding="utf-8")
+    """The text of `agent.kernels.cpu.row_program` with what it reads graphs by, for the capture program."""
+    return joined("cpu", ("row_reading.py", "row_program.py"))
 
 
 def row_module(told: Any) -> str:

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from agent.kernels.cpu.row_program import NotRows, row_program
+from agent.kernels.cpu.row_program import row_program
+from agent.kernels.cpu.row_reading import NotRows
 from agent.kernels.writing import row_module
 
 Tensor = torch.Tensor
