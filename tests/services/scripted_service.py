@@ -27,7 +27,7 @@ from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict, as_json, from_json
 from tests.services.model_server import model_server
-from tests.services.service import FEW_SHAPES, ONCE, TWICE_TASK, WRONG, candidate
+from tests.services.service import FEW_SHAPES, ONCE, OFTEN_TASK, WRONG, candidate
 
 RECORD = Path(__file__).with_name("scripted_verdicts.json")
 _SAME = candidate(
@@ -53,7 +53,7 @@ MODELS = {
 def job_request() -> dict[str, Any]:
     """The body of POST /optimize for a job whose candidates `MODELS` propose."""
     return {
-        "source": TWICE_TASK,
+        "source": OFTEN_TASK,
         "name": "scripted",
         "origins": ["llm"],
         "models": list(MODELS),
@@ -176,7 +176,7 @@ def record() -> None:
         spec = JobSpec(
             "job",
             "recorded",
-            TaskSource("twice", TWICE_TASK),
+            TaskSource("often", OFTEN_TASK),
             origins=("llm",),
             models=models,
             budget=Budget(),

@@ -69,9 +69,10 @@ def candidate(body: str) -> str:
 
 
 CORRECT = candidate("return torch.relu(x) * self.weight + 1.0")
-# Sorting twice is work that no compiler notices: what sorts once is worth delivering on any machine.
-TWICE_TASK = TINY_TASK.replace(
-    "return torch.relu(x)", "return torch.relu(torch.sort(torch.sort(x, dim=1).values.flip(1), dim=1).values)"
+# Sorting again is work that no compiler notices: what sorts once is certainly faster, on a noisy machine too.
+OFTEN_TASK = TINY_TASK.replace(
+    "return torch.relu(x)",
+    "for _ in range(8): x = torch.sort(x.flip(1), dim=1).values\n        return torch.relu(x)",
 )
 ONCE = candidate("return torch.relu(torch.sort(x, dim=1).values) * self.weight + 1.0")
 WRONG = candidate("return torch.relu(x) * self.weight")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from services import cli
 from services.cli import app
-from tests.services.service import ONCE, ROOT, TINY_TASK, TWICE_TASK, WRONG, Service
+from tests.services.service import ONCE, ROOT, TINY_TASK, OFTEN_TASK, WRONG, Service
 
 
 def kernelwright(tmp_path: Path, *words: str, timeout: float = 180) -> subprocess.CompletedProcess[str]:
@@ -92,7 +92,7 @@ def test_optimize_says_when_nothing_was_good_enough(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_optimize_runs_a_whole_job_without_a_server(tmp_path: Path) -> None:
     task, start, out = tmp_path / "twice.py", tmp_path / "start.py", tmp_path / "bundle.zip"
-    task.write_text(TWICE_TASK)
+    task.write_text(OFTEN_TASK)
     start.write_text(ONCE)
     done = kernelwright(
         tmp_path,

@@ -14,7 +14,7 @@ from tests.services.service import (
     FEW_SHAPES,
     ONCE,
     TINY_TASK,
-    TWICE_TASK,
+    OFTEN_TASK,
     UNPARSABLE,
     WRONG,
     Service,
@@ -46,7 +46,7 @@ def is_voided(service: Service, job_id: str) -> bool:
 @pytest.mark.alone
 def test_a_job_runs_from_post_to_bundle_and_tells_its_story_once(service: Service) -> None:
     body = {
-        "source": TWICE_TASK,
+        "source": OFTEN_TASK,
         "name": "tiny",
         "origins": ["human"],
         "start_from": ONCE,
@@ -64,6 +64,7 @@ def test_a_job_runs_from_post_to_bundle_and_tells_its_story_once(service: Servic
         if not is_voided(service, queued["id"]):
             break
     job = service.job(queued["id"])
+    assert job["state"] == "succeeded", job
 
     names = [event["name"] for event in told]
     assert names[0] == "job.queued"
@@ -73,7 +74,6 @@ def test_a_job_runs_from_post_to_bundle_and_tells_its_story_once(service: Servic
     assert ids == sorted(set(ids))
     assert told == service.events(queued["id"])
 
-    assert job["state"] == "succeeded", job
     assert job["attempt"] == 1
     assert job["counts"]["candidates"] == len(service.candidates(job["id"]))
     assert job["counts"]["pending"] == 0

@@ -100,7 +100,7 @@ def test_what_a_real_service_shows_of_its_jobs_is_what_is_read(
         ("softmax", None, "accepted"),
         ("softmax", None, "incorrect"),
         ("mine", services.TINY_TASK, "accepted"),
-        ("unknown", services.TWICE_TASK, "accepted"),
+        ("unknown", services.OFTEN_TASK, "accepted"),
     ):
         screen = {**confirmed(1.5, "0" * 64), "verdict": word}
         source = f"# {task}, {word}\n"
