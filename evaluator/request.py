@@ -8,6 +8,9 @@ from typing import Any
 
 from evaluator.sources import CandidateSource, TaskSource
 
+#: Splits whose shapes are checked but never timed.
+UNTIMED = ("adversarial",)
+
 
 @dataclass(frozen=True)
 class Request:
@@ -32,6 +35,11 @@ class Request:
     def thorough(self) -> bool:
         """Whether to use every baseline. A screen uses only those that compile quickly."""
         return self.effort == "confirm" or not {"validation", "held_out"}.isdisjoint(self.splits)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether shapes of any of its splits are timed."""
+        return not set(self.splits) <= set(UNTIMED)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""

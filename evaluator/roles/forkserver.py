@@ -54,6 +54,9 @@ def main(channel_descriptor: int, settings_json: str) -> None:
         if message is None:
             os._exit(0)
         request, descriptors = message
+        if request["compiler"] and not settings["compiler"]:
+            settings["compiler"] = True
+            _preload_compiler(settings)
         pid = os.fork()
         if pid == 0:
             channel.close()
@@ -70,30 +73,51 @@ def _is_gone(channel: socket.socket) -> bool:
         return False
 
 
-#: The compiler takes 6 s to import (H200), which every compiling child would pay.
-_PRELOADED = ("numpy", "torch", "evaluator.roles.module_host", "torch._dynamo", "torch._inductor.compile_fx")
+#: Drawing a task's inputs without memory needs half of the compiler.
+_PRELOADED = ("numpy", "torch", "evaluator.roles.module_host", "torch._dynamo")
 _PRELOADED_BY_DEVICE = {True: ("triton",), False: ("torch.utils.cpp_extension",)}
+_COMPILER = "torch._inductor.compile_fx"
 
 
 def _preload(settings: dict[str, Any]) -> None:
     """Imports what children need, so that a child is ready in milliseconds."""
     # Not at the top: it imports numpy, whose threads would prevent an ordinary user from creating a user
     # namespace.
-    from evaluator.roles import chain, landmarks
+    from evaluator.roles import chain
 
-    # Read while the compiler is imported, here. With another number, each compiling child would start a pool of
+    # Read while the compiler is imported. With another number, each compiling child would start a pool of
     # processes.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     if settings["interprets_triton"]:
         os.environ[interpreted.VARIABLE] = "1"
+        with suppress(ImportError):
+            importlib.import_module("triton")
     with _without_devices():
         for name in (*_PRELOADED, *_PRELOADED_BY_DEVICE[settings["gpu"]]):
             importlib.import_module(name)
+    chain.load(settings["chain_library"])
+    if settings["compiler"]:
+        _preload_compiler(settings)
+    else:
+        _list_landmarks(settings)
+
+
+def _preload_compiler(settings: dict[str, Any]) -> None:
+    """Does what each compiling child would do first, 2 CPU seconds of imports and patterns."""
+    with _without_devices():
+        importlib.import_module(_COMPILER)
     if settings["gpu"]:
         _hash_triton()
     elif settings["interprets_triton"]:
         _begin_compiling()
-    chain.load(settings["chain_library"])
+    _list_landmarks(settings)
+
+
+def _list_landmarks(settings: dict[str, Any]) -> None:
+    """Finds the harness's words, which are the same in every child that is forked from now on."""
+    from evaluator.roles import landmarks
+
+    landmarks.common.cache_clear()
     landmarks.common(settings["gpu"])
 
 

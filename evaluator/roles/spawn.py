@@ -39,6 +39,7 @@ class ForkServer:
         chain_library: path of the compiled chain, or None.
         headers: host folder of shared precompiled headers.
         interprets_triton: whether triton is imported so that its interpreter can run kernels (no GPU anywhere).
+        compiler: whether torch's compiler is imported at the start, not only once `load_compiler` was called.
         cores: where the server and its children run, unless a child is given others; None for everywhere.
     """
 
@@ -53,6 +54,7 @@ class ForkServer:
         chain_library: str | None,
         headers: Path,
         interprets_triton: bool = False,
+        compiler: bool = True,
         cores: frozenset[int] | None = None,
     ) -> None:
         self.name = name
@@ -83,6 +85,7 @@ class ForkServer:
             "chain_library": chain_library,
             "gpu": gpu,
             "interprets_triton": interprets_triton,
+            "compiler": compiler,
             "cores": sorted(cores) if cores else None,
         }
         ours, theirs = socket.socketpair()
@@ -114,6 +117,11 @@ class ForkServer:
         # So that it is not flushed again.
         self._process.stdin = None
         self._ready = False
+        self._compiler = compiler
+
+    def load_compiler(self) -> None:
+        """Before its next child, the server imports torch's compiler."""
+        self._compiler = True
 
     def wait_ready(self) -> None:
         """Waits until the server is sandboxed and has imported torch.
@@ -189,6 +197,7 @@ class ForkServer:
             "threads": self._threads,
             "chain_library": self._chain_library,
             "may_compile": may_compile,
+            "compiler": self._compiler,
             "environment": environment or {},
         }
         process = RoleProcess(

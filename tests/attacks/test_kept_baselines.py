@@ -22,7 +22,7 @@ from tests.attacks.test_candidates import SHAPES, TASK
 from tests.evaluator.few_baselines import one_compiled
 from tests.evaluator.judging import until_timed
 
-pytestmark = [pytest.mark.attacks, pytest.mark.timeout(600), pytest.mark.alone]
+pytestmark = [pytest.mark.attacks, pytest.mark.timeout(600)]
 
 DIMS = SHAPES["visible"][0]
 HONEST = (Path(__file__).parent / "candidates" / "honest.py").read_text(encoding="utf-8")
@@ -84,6 +84,7 @@ def poison(core: RefereeCore) -> str:
     return POISON.replace("FOLDER", repr(str(work_folder(core)))).replace("TASK", task_folder(TASK.sha256))
 
 
+@pytest.mark.alone
 def test_a_candidate_cannot_write_what_is_kept(core: RefereeCore) -> None:
     assert judge(core, TASK, HONEST, ("visible",)).verdict == "accepted"
     before = kept(core)
@@ -93,6 +94,7 @@ def test_a_candidate_cannot_write_what_is_kept(core: RefereeCore) -> None:
     assert kept(core) == before
 
 
+@pytest.mark.alone
 def test_another_task_cannot_write_it_either(core: RefereeCore) -> None:
     judge(core, TASK, HONEST, ("visible",))
     before = kept(core)

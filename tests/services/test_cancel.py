@@ -18,7 +18,7 @@ from tests.services.service import (
     wait_until,
 )
 
-SLOW = candidate("import time; time.sleep(1.0); return torch.relu(x) * self.weight")
+SLOW = candidate("import time; time.sleep(0.2); return torch.relu(x) * self.weight")
 
 
 # Two seconds are promised for a machine that has time.

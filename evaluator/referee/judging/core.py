@@ -223,6 +223,7 @@ class RefereeCore:
         space: Mapping[str, Any] | None = None,
     ) -> Description:
         """The task's shape space and lint report, or why the task is refused."""
+        self._load_compiler()  # its baselines compile in the background afterwards
         given, report = self._submitted(task, space or {}, time.monotonic() + deadline_s)
         if report.ok:
             found = self._describe(given.task, deadline_s, traffic)
@@ -267,6 +268,8 @@ class RefereeCore:
 
     def evaluate(self, request: Request, progress: Progress) -> Verdict:
         """Returns the verdict and stores it for identical requests."""
+        if request.is_timed:
+            self._load_compiler()
         verdict = (
             self._judge_submitted(request, progress) if request.submitted else self._judge(request, progress)
         )
@@ -347,6 +350,12 @@ class RefereeCore:
         if self.fleet.keeper is not None and self._sessions and self.fleet.memory_parts.wanted():
             self._close_idle(in_use=0)
             self.fleet.keeper.give_back()
+
+    def _load_compiler(self) -> None:
+        """Before something is timed: both sides of a pair come from a fork server that has torch's compiler."""
+        if not self.fleet.has_compiler:
+            self._close_idle(in_use=0)
+            self.fleet.load_compiler()
 
     def _close_idle(self, in_use: int = 1) -> None:
         """Closes every task except the most recent one, to free the memory of their references."""

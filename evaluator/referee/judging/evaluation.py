@@ -36,14 +36,13 @@ from evaluator.referee.session.drawn_shapes import Chosen
 from evaluator.referee.session.outcome import Outcome, Rejected, RunState
 from evaluator.referee.session.task_session import Progress, TaskSession
 from evaluator.referee.sides.open_shape import OpenShape
-from evaluator.request import Request
+from evaluator.request import UNTIMED, Request
 from evaluator.roles import protocol
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims
 from evaluator.timing.cores import on_core
 from evaluator.verdict import NO_ROOM, UNSTEADY, Finding, ShapeResult, Verdict
 
-_UNTIMED = ("adversarial",)
 #: Longest wait for work that stopped processes left on the device.
 _REST_SECONDS = 5.0
 #: The Triton interpreter runs the programs of a grid one after another, about 2 ms of Python each. Thousands
@@ -169,7 +168,7 @@ class Evaluation:
             run.findings.append(Finding("interpreted", "info", _INTERPRETED))
             self._add_untimed(opened, tuple(opened))
             return "accepted", self._reason(), ""
-        timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
+        timed = [(split, shape) for split in opened if split not in UNTIMED for shape in opened[split]]
         shapes = [shape for _, shape in timed]
         explained = Investigation(
             self.fleet,
@@ -198,7 +197,7 @@ class Evaluation:
             run.lap("baseline_compile")
         self._look_at_timed_outputs()
         run.lap("verification")
-        self._add_untimed(opened, _UNTIMED)
+        self._add_untimed(opened, UNTIMED)
         return "accepted", self._reason(), ""
 
     def _add_untimed(self, opened: dict[str, list[OpenShape]], splits: tuple[str, ...]) -> None:
@@ -245,7 +244,7 @@ class Evaluation:
         self.session.memory.check(at.inputs.needs for at in every)
         self.candidate.expects = every
         self.run_state.lap("reference")
-        timed = [at for split in opened if split not in _UNTIMED for at in opened[split]]
+        timed = [at for split in opened if split not in UNTIMED for at in opened[split]]
         if not self.candidate.interpreted:
             # These can run while the candidate is built and checked.
             self.session.begin_baselines(timed, thorough=self.request.thorough, every=self._confirms)

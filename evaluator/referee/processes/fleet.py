@@ -115,6 +115,8 @@ class Fleet:
         self._headers_lock = threading.Lock()
         self._headers_tried = False
         self._basics: bytes | None = None
+        #: Whether fork servers have torch's compiler. On a CPU it is imported once something compiles or is timed.
+        self.has_compiler = self.gpu
         self.attacks: list[dict[str, Any]] = []
         name = device.facts()["gpu_uuid"] or "cpu"
         self.device_lock = DeviceLock(name)
@@ -189,6 +191,7 @@ class Fleet:
             chain_library=self.chain_library,
             headers=self.headers,
             interprets_triton=not self.gpu,
+            compiler=self.has_compiler,
             cores=self.role_cores,
         )
 
@@ -250,6 +253,13 @@ class Fleet:
                 server.close()
                 server = self._servers[name] = self._server(name, self.tier)
             return server
+
+    def load_compiler(self) -> None:
+        """New processes have torch's compiler from now on."""
+        with self._lock:
+            self.has_compiler = True
+            for server in self._servers.values():
+                server.load_compiler()
 
     def candidate_process(self) -> RoleProcess:
         """A new process for a candidate that needs no folder and no environment of its own."""
@@ -331,6 +341,7 @@ class Fleet:
             if self.gpu or self._headers_tried or complete.exists():
                 return
             self._headers_tried = True
+            self.load_compiler()
             make_accessible(self.headers)
             # Referees of several work folders share the result, and only one makes it.
             with file_lock(self.headers.with_name(f"{self.headers.name}.lock")):

@@ -300,6 +300,8 @@ class CandidateRun:
         # Only Inductor leaves files worth keeping.
         own_files = any(word in self.candidate.source for word in _COMPILES)
         folder = self._files_of or (self.folder if own_files else "")
+        if own_files:
+            self.fleet.load_compiler()
         if server == "candidate" and not (folder or records or self.interpreted):
             process = self.fleet.candidate_process()
         else:

@@ -106,6 +106,7 @@ class TaskSession:
         What Inductor compiles in it stays in the task's folder.
         """
         if _COMPILES.search(self.task.source):  # it may compile in its first call
+            self.fleet.load_compiler()
             self.fleet.build_headers()
         limits = self.fleet.limits
         process = self.fleet.server(server).fork(
