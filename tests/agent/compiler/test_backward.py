@@ -97,7 +97,8 @@ try:
     out = out if torch.is_tensor(out) else out[0]
     total = out.sum()
     both = [torch.autograd.grad(total, given[0], retain_graph=True)[0] for _ in range(2)]
-    right["the same backward twice"] = torch.equal(*both)
+    # Scatters add in any order.
+    right["the same backward twice"] = torch.allclose(*both, atol=1e-5, rtol=1e-5)
     one, = torch.autograd.grad(total, given[0], create_graph=True)
     one.sum().backward()
 except RuntimeError as error:
@@ -149,10 +150,11 @@ def test_tasks_of_the_catalogue(tmp_path: Path, name: str, device: str) -> None:
     """Sizes saved for the backward, an output that is a view, a scatter, two outputs; on a GPU with the library's kernels."""
     task = catalog.load(name)
     # torch's own backward on a GPU refuses a mask whose rows are not aligned.
-    reference = task.source.replace("length: int = 150", "length: int = 160")
+    reference = task.source.replace("150", "160")
+    (tmp_path / "task.py").write_text(reference)
     dims = {
         key: {"choices": list(dim.values), "default": dim.default} if isinstance(dim, Choice) else asdict(dim)
-        for key, dim in runpy.run_path(str(task.path))["DIMS"].items()
+        for key, dim in runpy.run_path(str(tmp_path / "task.py"))["DIMS"].items()
     }
     files, changed = ({"rewriting.py": rewriting_text()}, with_products) if device == "cuda" else ({}, None)
     captured = capture_text(tmp_path / "capture", reference, dims, device, files)
