@@ -1,4 +1,4 @@
-"""The test suite in two parts: first what can share the machine, by two processes, then what must have it to itself.
+"""The test suite in two parts: first what can share the machine, by three processes, then what must have it to itself.
 
 python -m scripts.run_tests [PYTEST ARGUMENTS]
 
@@ -8,18 +8,20 @@ part alone leaves the other empty, which is no failure. `-n 0` runs the first pa
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 #: Of pytest: nothing was selected.
 NOTHING = 5
 _FAILED = 1
 # What both parts print at their end; later arguments of the same name win.
 _ALWAYS = ["-m", "not slow", "--durations=25", "--durations-min=5"]
-# Files stay whole, since their fixtures are expensive. Two: with three, services were not ready in time on two cores.
+# Files stay whole, since their fixtures are expensive. Three on two cores: tests of services wait more than they compute.
 PARTS = {
-    "together": ["-n", "2", "--dist", "loadfile", "--part=together"],
+    "together": ["-n", "3", "--dist", "loadfile", "--part=together"],
     "alone": ["--part=alone"],
 }
 
@@ -41,6 +43,20 @@ def goes_on(code: int, arguments: Sequence[str]) -> bool:
     )
 
 
+def machine() -> str:
+    """Cores, processor, and whether compilers found prepared headers, on which the tests' time depends most."""
+    from evaluator.folders import headers_folder
+
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "?")
+    prepared = [name for name in ("complete", "isa") if (headers_folder() / name).exists()]
+    return (
+        f"machine: {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores, {model}; "
+        f"prepared for compilers: {', '.join(prepared) or 'nothing'} in {headers_folder()}"
+    )
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run both parts; the exit code for both."""
     codes: list[int] = []
@@ -52,6 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         codes.append(subprocess.run(command, check=False).returncode)
         if not goes_on(codes[-1], arguments):
             break
+    print(machine(), flush=True)
     return exit_code(codes)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.folders import headers_folder
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.processes.fleet import headers_folder
 from evaluator.request import Request
 from evaluator.sources import CandidateSource
 from tests.attacks.test_candidates import HERE, SHAPES, TASK

@@ -10,6 +10,7 @@ import pytest
 from tests.browser import stored
 from tests.browser.conftest import Visit, watch
 from tests.browser.shelf import Shelf
+from tests.variants import some
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -120,7 +121,8 @@ def test_the_pages_work_without_script_and_reload_themselves(shelf: Shelf, chrom
 
 
 @pytest.mark.parametrize(
-    ("name", "width", "theme"), [("light", 1280, "light"), ("dark", 1280, "dark"), ("narrow", 390, "light")]
+    ("name", "width", "theme"),
+    some([("light", 1280, "light"), ("dark", 1280, "dark"), ("narrow", 390, "light")]),
 )
 def test_pages_fit_their_window_and_their_charts_do_not_collide(
     shelf: Shelf, chromium: Browser, pictures: Path, name: str, width: int, theme: str

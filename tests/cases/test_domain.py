@@ -10,6 +10,7 @@ from evaluator.client import Referee
 from evaluator.precision import with_precision
 from evaluator.sources import CandidateSource
 from tests.evaluator.judging import judge, replaced, rules, task
+from tests.variants import some
 
 _FOLDER = Path(__file__).parent
 _POSITIVE = (_FOLDER / "positive_only_task.py").read_text()
@@ -34,12 +35,15 @@ def get_init_inputs():
 
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [
-        ("positive_only_candidate", "default"),
-        ("positive_only_candidate", "bf16"),
-        ("positive_only_candidate", "fp8"),
-        ("positive_only_compiled_candidate", "default"),
-    ],
+    some(
+        [
+            ("positive_only_candidate", "default"),
+            ("positive_only_candidate", "bf16"),
+            ("positive_only_candidate", "fp8"),
+            ("positive_only_compiled_candidate", "default"),
+        ],
+        3,
+    ),
 )
 def test_the_cases_themselves(referee: Referee, name: str, precision: str) -> None:
     proposal = CandidateSource((_FOLDER / f"{name}.py").read_text(), "external", "inline")
@@ -92,7 +96,16 @@ def test_the_reason_names_the_values_and_the_declaration(referee: Referee) -> No
 
 @pytest.mark.parametrize(
     "body",
-    ["torch.log(x).sum(-1)", "torch.log(x)", "torch.sqrt(x)", "x ** 0.3", "F.binary_cross_entropy(x, x * x)"],
+    some(
+        [
+            "torch.log(x).sum(-1)",
+            "torch.log(x)",
+            "torch.sqrt(x)",
+            "x ** 0.3",
+            "F.binary_cross_entropy(x, x * x)",
+        ],
+        3,
+    ),
 )
 def test_a_module_that_has_no_answer_below_zero_is_judged_where_it_has_one(
     referee: Referee, body: str
@@ -124,7 +137,7 @@ def test_a_declaration_that_is_none_is_refused(referee: Referee, more: str, word
     assert verdict.verdict == "task_rejected" and words in verdict.reason, verdict.reason
 
 
-@pytest.mark.parametrize("precision", ["strict", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", some(["strict", "bf16", "fp16"], 3))
 def test_a_softmax_that_is_cut_off_in_every_tier(referee: Referee, precision: str) -> None:
     """Finite, and wrong where values are large: without products a tier's rounding leaves nothing to chance."""
     source = with_precision(task(_task("torch.softmax(x, dim=-1)", "torch.randn(24, 40)")), precision)
@@ -133,7 +146,7 @@ def test_a_softmax_that_is_cut_off_in_every_tier(referee: Referee, precision: st
     assert verdict.verdict == "incorrect", verdict.reason
 
 
-@pytest.mark.parametrize("precision", ["strict", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", some(["strict", "bf16", "fp16"], 3))
 def test_a_softmax_without_its_maximum_in_every_tier(referee: Referee, precision: str) -> None:
     source = with_precision(task(_task("torch.softmax(x @ x.T, dim=-1)", "torch.randn(24, 40)")), precision)
     assert judge(referee, source, replaced(source)).verdict == "accepted"

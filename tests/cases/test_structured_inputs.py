@@ -6,6 +6,7 @@ import pytest
 
 from evaluator.client import Referee
 from tests.evaluator.judging import judge, replaced, rules, task
+from tests.variants import some
 
 _TRIANGULAR = """
 class Model(nn.Module):
@@ -107,33 +108,35 @@ def get_init_inputs():
 
 @pytest.mark.parametrize(
     ("body", "relying", "broken"),
-    [
-        (
-            _TRIANGULAR,
-            ("        return torch.tril(a @ b)", _BLOCKS),
-            ("left = a[half:] @ b[:, :half]", "left = a[half:, half:] @ b[half:, :half]"),
-        ),
-        (
-            _ATTENTION,
+    some(
+        [
             (
-                "torch.softmax(q @ k.mT / 8**0.5 + mask, -1) @ v",
-                "F.scaled_dot_product_attention(q, k, v, is_causal=True).contiguous()",
+                _TRIANGULAR,
+                ("        return torch.tril(a @ b)", _BLOCKS),
+                ("left = a[half:] @ b[:, :half]", "left = a[half:, half:] @ b[half:, :half]"),
             ),
-            ("is_causal=True", "is_causal=False"),
-        ),
-        (
-            _CHOLESKY,
-            ("torch.linalg.solve(a, b)", "torch.cholesky_solve(b, torch.linalg.cholesky(a))"),
-            ("linalg.cholesky(a)", "linalg.cholesky(a.abs())"),
-        ),
-        (
-            _ONE_HOT,
-            ("self.table(x)", "self.table.weight.T[x.argmax(-1)] + self.table.bias"),
-            ("x.argmax(-1)", "torch.zeros(len(x), dtype=torch.long)"),
-        ),
-        (_SORTED, ("edges.sort().values", "edges"), ("bucketize(x, edges)", "bucketize(x, edges[:-1])")),
-        (_NORMALIZED, ("p / p.sum(-1, keepdim=True)", "p"), ("log(p + 1e-3)", "log(p)")),
-    ],
+            (
+                _ATTENTION,
+                (
+                    "torch.softmax(q @ k.mT / 8**0.5 + mask, -1) @ v",
+                    "F.scaled_dot_product_attention(q, k, v, is_causal=True).contiguous()",
+                ),
+                ("is_causal=True", "is_causal=False"),
+            ),
+            (
+                _CHOLESKY,
+                ("torch.linalg.solve(a, b)", "torch.cholesky_solve(b, torch.linalg.cholesky(a))"),
+                ("linalg.cholesky(a)", "linalg.cholesky(a.abs())"),
+            ),
+            (
+                _ONE_HOT,
+                ("self.table(x)", "self.table.weight.T[x.argmax(-1)] + self.table.bias"),
+                ("x.argmax(-1)", "torch.zeros(len(x), dtype=torch.long)"),
+            ),
+            (_SORTED, ("edges.sort().values", "edges"), ("bucketize(x, edges)", "bucketize(x, edges[:-1])")),
+            (_NORMALIZED, ("p / p.sum(-1, keepdim=True)", "p"), ("log(p + 1e-3)", "log(p)")),
+        ]
+    ),
     ids=["triangular", "causal mask", "positive definite", "one-hot", "sorted", "normalized"],
 )
 def test_a_candidate_that_relies_on_it_is_right_and_a_wrong_one_is_not(

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from evaluator.client import Referee
+from evaluator.folders import headers_folder
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.processes import fleet as fleet_module
-from evaluator.referee.processes.fleet import headers_folder, process_headers
+from evaluator.referee.processes.fleet import process_headers
 from evaluator.roles.tool_run import ToolResult, run_tool
 from tests.evaluator.judging import task
 

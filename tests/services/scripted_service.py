@@ -27,7 +27,7 @@ from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict, as_json, from_json
 from tests.services.model_server import model_server
-from tests.services.service import FEW_SHAPES, ONCE, OFTEN_TASK, WRONG, candidate
+from tests.services.service import FEW_SHAPES, OFTEN_TASK, ONCE, WRONG, candidate
 
 RECORD = Path(__file__).with_name("scripted_verdicts.json")
 _SAME = candidate(

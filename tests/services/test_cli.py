@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from services import cli
 from services.cli import app
-from tests.services.service import ONCE, ROOT, TINY_TASK, OFTEN_TASK, WRONG, Service
+from tests.services.service import OFTEN_TASK, ONCE, ROOT, TINY_TASK, WRONG, Service
 
 
 def kernelwright(tmp_path: Path, *words: str, timeout: float = 180) -> subprocess.CompletedProcess[str]:

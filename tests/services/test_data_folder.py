@@ -13,6 +13,7 @@ from services import data_folder
 from services.data_folder import DataFolderOpen, make_private
 from services.db.session import Database
 from tests.services.service import ROOT, Service
+from tests.variants import some
 
 
 def _mode(path: Path) -> int:
@@ -62,12 +63,15 @@ def test_a_file_in_its_place_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "program",
-    [
-        "serve",
-        "worker",
-        "optimize",
-        *[pytest.param(one, marks=pytest.mark.slow) for one in ("celery", "keys", "backfill")],
-    ],
+    some(
+        [
+            "serve",
+            "worker",
+            "optimize",
+            *[pytest.param(one, marks=pytest.mark.slow) for one in ("celery", "keys", "backfill")],
+        ],
+        3,
+    ),
 )
 def test_programs_do_not_start_on_an_open_one(tmp_path: Path, program: str) -> None:
     data = tmp_path / "data"

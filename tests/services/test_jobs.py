@@ -12,9 +12,9 @@ from tests.evaluator.judging import UNTIMED
 from tests.services.service import (
     ENDLESS,
     FEW_SHAPES,
+    OFTEN_TASK,
     ONCE,
     TINY_TASK,
-    OFTEN_TASK,
     UNPARSABLE,
     WRONG,
     Service,

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 from evaluator.devices import Device
 from evaluator.devices.base import AUTOCAST_DTYPES
 from evaluator.devices.cpu.device import core_cache_bytes
-from evaluator.environment import measured_on, package_version, thread_count
+from evaluator.environment import measured_on, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.folders import headers_folder
 from evaluator.precision import DEFAULT
 from evaluator.referee.memory.budget import MemoryBudget
 from evaluator.referee.memory.sizes import MemorySize
@@ -423,12 +424,6 @@ class Fleet:
         for server in self._servers.values():
             server.close()
         self._servers = {}
-
-
-def headers_folder() -> Path:
-    """Folder of Inductor's precompiled C++ headers for this torch."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "kernelwright" / f"headers-{package_version('torch') or 'none'}"
 
 
 @contextmanager
