@@ -7,6 +7,7 @@ knows. Started by :mod:`evaluator.roles.spawn` as ``python -I -c ...`` with its 
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -99,7 +100,7 @@ def _preload(settings: dict[str, Any]) -> None:
     if settings["compiler"]:
         _preload_compiler(settings)
     else:
-        _list_landmarks(settings)
+        _settle(settings)
 
 
 def _preload_compiler(settings: dict[str, Any]) -> None:
@@ -110,15 +111,19 @@ def _preload_compiler(settings: dict[str, Any]) -> None:
         _hash_triton()
     elif settings["interprets_triton"]:
         _begin_compiling()
-    _list_landmarks(settings)
+    _settle(settings)
 
 
-def _list_landmarks(settings: dict[str, Any]) -> None:
-    """Finds the harness's words, which are the same in every child that is forked from now on."""
+def _settle(settings: dict[str, Any]) -> None:
+    """Finds the harness's words, which are the same in every child from now on, and hides what exists from children's
+    garbage collectors: each would look at half a million objects, and get copies of their memory by that.
+    """
     from evaluator.roles import landmarks
 
     landmarks.common.cache_clear()
     landmarks.common(settings["gpu"])
+    gc.collect()
+    gc.freeze()
 
 
 @contextmanager

@@ -179,12 +179,10 @@ def _serve_as_init(control: socket.socket, runner: int) -> None:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK)
     line = control.fileno()
     kept = {control.fileno(), wake_read, wake_write}
-    for descriptor in range(3, 4096):
-        if descriptor not in kept:
-            try:
-                os.close(descriptor)
-            except OSError:
-                continue
+    low = 3
+    for high in (*sorted(kept), 4096):
+        os.closerange(low, high)
+        low = high + 1
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     control.send(b"R" + struct.pack("<I", runner))
