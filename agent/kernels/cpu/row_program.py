@@ -20,6 +20,8 @@ FUNCTIONS = {
     "ERF(": ("error_function<LANES>(", "std::erf("),
     "LOG(": ("logarithm<LANES>(", "std::log("),
     "NONE": ("V{}", "0.f"),  # subtracted, it makes a vector of a single value and changes no sign of zero
+    "NUMBER": ("numbers<LANES>(at)", "static_cast<uint32_t>(index)"),
+    "FLOAT(": ("to_float<LANES>(", "static_cast<float>("),
     "PLACE": ("positions<LANES>(at)", "static_cast<float>(index)"),
     "FAR": ("3e38f", "3e38f"),
 }
@@ -81,7 +83,8 @@ class Writer:
                 if value.text == PICK:
                     text = self._pick(*value.operands)
                 else:
-                    text = single(value.text.format(*map(self._scalar, value.operands)))
+                    whole = bool(value.word)
+                    text = single(value.text.format(*(self._scalar(one, whole) for one in value.operands)))
                 self.lines.append(f"for (int r = 0; r < rows; ++r) {value.name}[r] = {text};")
 
     def _pick(self, x: Value, index: Value) -> str:
@@ -98,7 +101,7 @@ class Writer:
             place = next(place for place, one in self.program.inputs if one is value)
             start = "" if value.kind == "row" else "(first + r) * row.cols + "
             return f"static_cast<float>(call.x{place}[{start}index]{' != 0' if value.mask else ''})"
-        if any(function in value.text for function in COSTLY):
+        if value.word or any(function in value.text for function in COSTLY):
             raise NotRows("an element by another function than its row")  # the two differ in the last place
         text = single(value.text.format(*(f"({self._element(one)})" for one in value.operands)))
         if len(text) > MOST_OF_PICK:
@@ -156,7 +159,7 @@ class Writer:
         needed, parts = self._needed(values), []
         for value in self.program.values:
             if value in needed:
-                parts.append(f"const V {value.name} = {self._vector(value)};")
+                parts.append(f"const {'W' if value.word else 'V'} {value.name} = {self._vector(value)};")
                 if value in keep:
                     parts.append(
                         f"store<LANES>(kept({len(self.kept) + self._place(value, keep)}, r) + at, {value.name});"
@@ -171,25 +174,26 @@ class Writer:
             place = next(place for place, one in self.program.inputs if one is value)
             load = "load_mask" if value.mask else "load"
             return f"{load}<LANES>(call.x{place} + {'at' if value.kind == 'row' else 'start + at'})"
-        text = value.text.format(*map(self._name, value.operands))
+        text = value.text.format(*(self._name(one, bool(value.word)) for one in value.operands))
         for function, (vector, _) in FUNCTIONS.items():
             text = text.replace(function, vector)
         return text
 
-    def _name(self, value: Value) -> str:
+    def _name(self, value: Value, whole: bool = False) -> str:
         if value.kind in ("col", "flat"):
-            return self._scalar(value)
+            return self._scalar(value, whole)
         if value in self.kept:
             return f"load<LANES>(kept({self.kept.index(value)}, r) + at)"
         return value.name
 
-    def _scalar(self, value: Value) -> str:
+    def _scalar(self, value: Value, whole: bool = False) -> str:
+        """What a row has one of; of whole numbers the lower 32 bits."""
         if value.kind == "flat":
             return self._scalar(value.operands[0])
         if not value.text:
             place = next(place for place, one in self.program.inputs if one is value)
             read = f"call.x{place}[first + r]"
-            return f"static_cast<float>({read})" if value.place else read
+            return f"static_cast<{'uint32_t' if whole else 'float'}>({read})" if value.place else read
         return f"{value.name}[r]"
 
 
@@ -215,15 +219,15 @@ def row_program(graph: torch.fx.Graph, tensors: int) -> dict[str, Any]:
         for place, value in program.inputs
     }
     inputs = sorted(types)
-    cols = ", ".join(
-        f"{one.name}[BLOCK_ROWS] = {{}}" for one in program.values if one.kind == "col" and one.text
-    )
+    cols = [one for one in program.values if one.kind == "col" and one.text]
     code = _FRAME.format(
         inputs=" ".join(f"const {types[place]} *x{place};" for place in inputs),
         outputs=" ".join(
             f"{'int64_t' if count else 'float'} *y{place};" for place, count in enumerate(program.counts)
         ),
-        cols=f"float {cols};" if cols else "",
+        cols="\n  ".join(
+            f"{'uint32_t' if one.word else 'float'} {one.name}[BLOCK_ROWS] = {{}};" for one in cols
+        ),
         kept=len(writer.kept),
         body=body,
     )
@@ -247,6 +251,7 @@ template <typename AnyRow, bool STREAM>
 void work(const Call& call, const AnyRow& row, std::bool_constant<STREAM>, int64_t begin, int64_t end) {{
   constexpr int LANES = AnyRow::LANES;
   using V = vec<LANES>;
+  using W = uvec<LANES>;
   const float count = static_cast<float>(row.cols);
   const int64_t size = block_rows(row);
   static thread_local std::vector<float> memory;

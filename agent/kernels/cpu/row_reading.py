@@ -43,6 +43,17 @@ POINTWISE = {
         for name, sign in {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}.items()
     },
 }
+#: The same for whole numbers, of which the lower 32 bits are computed, as hashes are.
+WORDS = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "and": "{0} & {1}",
+    "or": "{0} | {1}",
+    "xor": "{0} ^ {1}",
+    "rshift": "{0} >> {1}",
+}
+WORD = 1 << 32
 WHERE = "{0} - NONE != NONE ? {1} - NONE : {2} - NONE"
 #: Operations whose result may be of another type: truth values, and how many of them there are in a row.
 OTHER_TYPES = {
@@ -92,7 +103,8 @@ class Value:
         after: how many reductions and scans have to come before it.
         name: in C++.
         mask: an input of truth values, which are 0 and 1.
-        place: an input of whole numbers that say which element of a row is meant.
+        place: an input of whole numbers that say which element of a row is meant, or a hash begins with.
+        word: the lower 32 bits of whole numbers: "low", or "whole" where the others are zero; else empty.
     """
 
     kind: str
@@ -103,6 +115,7 @@ class Value:
     name: str = ""
     mask: bool = False
     place: bool = False
+    word: str = ""
 
 
 class Reader:
@@ -154,19 +167,27 @@ class Reader:
                 if not set(types) <= {torch.float32, torch.int64}:
                     raise NotRows("an output is neither float32 nor int64")
         if any(
-            one.kind not in ("full", "col", "flat") or not one.text or is_place(one) for one in self.outputs
+            one.kind not in ("full", "col", "flat") or not one.text or is_place(one) or one.word
+            for one in self.outputs
         ):
             raise NotRows("an output has no rows, or is an input")
 
-    def _add(self, kind: str, text: str, operands: list[Value], reduction: str = "") -> Value:
+    def _add(
+        self, kind: str, text: str, operands: list[Value], reduction: str = "", *, word: str = ""
+    ) -> Value:
         for known in self.values:
-            if text and (known.text, known.reduction, known.kind) == (text, reduction, kind):
+            if text and (known.text, known.reduction, known.kind, known.word) == (
+                text,
+                reduction,
+                kind,
+                word,
+            ):
                 if list(map(id, known.operands)) == list(map(id, operands)):
                     return known
         if len(self.values) >= MOST_VALUES:
             raise NotRows("too many operations")
         after = max((one.after for one in operands), default=0) + bool(reduction)
-        self.values.append(Value(kind, text, operands, reduction, after, f"v{len(self.values)}"))
+        self.values.append(Value(kind, text, operands, reduction, after, f"v{len(self.values)}", word=word))
         return self.values[-1]
 
     def _input(self, node: torch.fx.Node, place: int) -> Value:
@@ -227,7 +248,10 @@ class Reader:
             if name != "select" or given["dim"] % len(self.full) != len(self.full) - 1:
                 raise NotRows("several elements of a row at once")
             return self._add("flat", "{0}", [first.operands[given["index"]]])
-        if any(is_place(one) for one in given.values() if isinstance(one, Value)):
+        operands = [one for one in given.values() if isinstance(one, Value)]
+        if any(one.word for one in operands) or (operands and all(map(is_place, operands))):
+            return self._word(name.strip("_").removeprefix("bitwise_").removeprefix("right_"), given, out)
+        if any(map(is_place, operands)):
             raise NotRows("whole numbers that are not places")
         self._check_type(name, node, given)
         if name in SAME and not given.get("train"):
@@ -275,6 +299,35 @@ class Reader:
         kind = "full" if "full" in kinds or {"row", "col"} <= kinds else kinds.pop()
         return self._add(kind, text.format(*parts), values)
 
+    def _word(self, name: str, given: dict[str, Any], out: Any) -> Value:
+        """Arithmetic of whole numbers modulo 2**32, and these as floats."""
+        name = "rshift" if name == "shift" else name
+        first, *others = given.values()
+        if name in SAME and isinstance(out, torch.Tensor) and first.word:
+            if out.dtype == torch.int64:
+                return first
+            if out.dtype == torch.float32 and first.word == "whole":
+                return self._add(first.kind, "FLOAT({0})", [first])
+        if name not in WORDS or given.get("alpha", 1) != 1 or out.dtype != torch.int64:
+            raise NotRows("arithmetic of whole numbers")
+        parts, values, whole = [], [], []
+        for one in (first, others[0]):
+            if isinstance(one, Value) and (one.word or (one.place and one.kind == "col")):
+                parts.append(f"{{{len(values)}}}")
+                values.append(one)
+                whole.append(one.word == "whole")
+            elif isinstance(one, int) and not isinstance(one, bool):
+                parts.append(f"{one % WORD}u")
+                whole.append(0 <= one < WORD)
+            else:
+                raise NotRows("arithmetic of whole and other numbers")
+        if name == "rshift" and not (isinstance(others[0], int) and 0 <= others[0] < 32 and whole[0]):
+            raise NotRows("a shift of what has more than 32 bits")
+        kinds = {one.kind for one in values}
+        kind = "full" if "full" in kinds or {"row", "col"} <= kinds else kinds.pop()
+        exact = {"and": any(whole), "or": all(whole), "xor": all(whole), "rshift": True}.get(name, False)
+        return self._add(kind, WORDS[name].format(*parts), values, word="whole" if exact else "low")
+
     def _check_type(self, name: str, node: torch.fx.Node, given: dict[str, Any]) -> None:
         out = node.meta.get("val")
         if not isinstance(out, torch.Tensor):
@@ -299,10 +352,14 @@ class Reader:
 
     def _numbers(self, given: dict[str, Any], node: torch.fx.Node) -> Value:
         """Numbers from a first one on, one for each column."""
-        start = given.get("start", 0)
-        if sizes_of(node) != self.full[-1:] or given.get("step", 1) != 1 or given["dtype"] != torch.float32:
+        start, dtype = given.get("start", 0), node.meta["val"].dtype
+        if sizes_of(node) != self.full[-1:] or given.get("step", 1) != 1:
             raise NotRows("other numbers than those of columns")
         self._limit()
+        if dtype == torch.int64 and start == 0:
+            return self._add("row", "NUMBER", [], word="whole")
+        if dtype != torch.float32:
+            raise NotRows("numbers of columns in another type")
         return self._add("row", f"PLACE + {number(start)}", [])
 
     def _limit(self) -> None:

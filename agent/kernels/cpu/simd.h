@@ -22,9 +22,11 @@ namespace {
 template <int LANES> struct Vector {
   typedef float type __attribute__((vector_size(LANES * sizeof(float))));
   typedef int32_t bits __attribute__((vector_size(LANES * sizeof(int32_t))));
+  typedef uint32_t words __attribute__((vector_size(LANES * sizeof(uint32_t))));
 };
 template <int LANES> using vec = typename Vector<LANES>::type;
 template <int LANES> using ivec = typename Vector<LANES>::bits;
+template <int LANES> using uvec = typename Vector<LANES>::words;
 
 template <int LANES> inline vec<LANES> load(const float* from) {
   vec<LANES> value;
@@ -209,6 +211,14 @@ template <int LANES> inline vec<LANES> positions(int64_t at) {
   for (int lane = 0; lane < LANES; ++lane) value[lane] = static_cast<float>(at + lane);
   return value;
 }
+
+// The same as whole numbers, and whole numbers as floats.
+template <int LANES> inline uvec<LANES> numbers(int64_t at) {
+  uvec<LANES> value;
+  for (int lane = 0; lane < LANES; ++lane) value[lane] = static_cast<uint32_t>(at + lane);
+  return value;
+}
+template <int LANES> inline vec<LANES> to_float(uvec<LANES> value) { return __builtin_convertvector(value, vec<LANES>); }
 
 // In place: the sum up to each element, in double precision, as torch has it. Vectors gained nothing.
 template <int LANES> inline void running_total(float* row, int64_t cols) {

@@ -487,3 +487,50 @@ def test_a_result_of_other_sizes_or_strides_is_no_loop(shape: tuple[int, ...]) -
 def test_other_modules_are_no_loops(module: Module) -> None:
     with pytest.raises(NotRows):
         row_program(traced(module), 2)
+
+
+def hashed(x: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
+    """Noise from a counter and a seed for each row, and a number of each row."""
+    counter = torch.arange(x.shape[-1])
+    noise = (counter * 2654435769 + seed - 7) & 0xFFFFFFFF
+    noise = ((noise ^ (noise >> 16)) * 2246822507) & 0xFFFFFFFF
+    noise = (noise ^ (noise >> 13) | counter) >> 9
+    row = ((seed * seed) & 0xFFFF) >> 3
+    return x + noise.to(x.dtype) * 2.0**-23, x.sum(-1, keepdim=True) * row.to(x.dtype)
+
+
+def graph_of_hash(module: Callable[..., Any]) -> torch.fx.Graph:
+    given = torch.randn(6, 40), torch.randint(0, 99, (6, 1))
+    with torch.no_grad():
+        return make_fx(lambda *values: list(module(*values)), pre_dispatch=True, tracing_mode="symbolic")(
+            *given
+        ).graph
+
+
+def test_hashes_have_the_bits_that_torch_has(tmp_path: Path) -> None:
+    """The lower 32 of 64: seeds may be negative or larger, and products overflow."""
+    loop = loaded(tmp_path / "hashed.py", row_module(row_program(graph_of_hash(hashed), 2))).call
+    seeds = torch.tensor([[0], [1], [2**31 - 1], [2**32 + 5], [-3], [2**62 + 12345], [-(2**63)]])
+    for cols in COLUMNS:
+        x = torch.randn(len(seeds), cols)
+        for found, usual in zip(loop([x, seeds]), hashed(x, seeds), strict=True):
+            torch.testing.assert_close(found, usual)
+        x = torch.zeros(len(seeds), cols)
+        assert torch.equal(loop([x, seeds])[0], hashed(x, seeds)[0])
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        lambda x, seed: [x + (seed * 3).to(x.dtype)],  # may have more than 32 bits
+        lambda x, seed: [x * ((torch.arange(x.shape[-1]) + seed) >> 3).to(x.dtype)],
+        lambda x, seed: [x * ((seed & 0xFF) >> 33).to(x.dtype)],
+        lambda x, seed: [x * ((seed & -2) >> 1).to(x.dtype)],
+        lambda x, seed: [x.sum(-1, keepdim=True), (seed & 0xFF) * 1],  # an output that has 64 bits
+        lambda x, seed: [x * (torch.arange(x.shape[-1]) < 3)],
+        lambda x, seed: [x * ((seed & 0xFF) // 3).to(x.dtype)],
+    ],
+)
+def test_what_needs_all_64_bits_is_no_loop(module: Callable[..., Any]) -> None:
+    with pytest.raises(NotRows):
+        row_program(graph_of_hash(module), 2)
