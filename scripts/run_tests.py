@@ -1,4 +1,4 @@
-"""The test suite in two parts: first what can share the machine, by three processes, then what must have it to itself.
+"""The test suite in two parts: first what can share the machine, by two processes, then what must have it to itself.
 
 python -m scripts.run_tests [PYTEST ARGUMENTS]
 
@@ -19,9 +19,9 @@ NOTHING = 5
 _FAILED = 1
 # What both parts print at their end; later arguments of the same name win.
 _ALWAYS = ["-m", "not slow", "--durations=25", "--durations-min=5"]
-# Files stay whole, since their fixtures are expensive. Three on two cores: tests of services wait more than they compute.
+# Files stay whole, since their fixtures are expensive. Two: tests keep both cores busy, and more take as long and time out.
 PARTS = {
-    "together": ["-n", "3", "--dist", "loadfile", "--part=together"],
+    "together": ["-n", "2", "--dist", "loadfile", "--part=together"],
     "alone": ["--part=alone"],
 }
 
