@@ -65,6 +65,7 @@ class Asked:
 def test_a_child_is_born_with_what_every_first_compilation_works_out_and_nothing_of_the_processor(
     core: RefereeCore,
 ) -> None:
+    core.fleet.load_compiler()
     result = core.run_tool(KNOWS, {}, deadline_s=60.0)
     assert result.stdout.split() == ["1", "1", "0", "1"], (result.stdout, result.stderr)
 
