@@ -91,9 +91,9 @@ def _preload(settings: dict[str, Any]) -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     if settings["interprets_triton"]:
         os.environ[interpreted.VARIABLE] = "1"
+    with _without_devices():
         with suppress(ImportError):
             importlib.import_module("triton")
-    with _without_devices():
         for name in (*_PRELOADED, *_PRELOADED_BY_DEVICE[settings["gpu"]]):
             importlib.import_module(name)
     chain.load(settings["chain_library"])

@@ -108,6 +108,7 @@ class ModuleHost(Turns):
 
     def variant(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """See `Turns.variant`. The headers may have been built after this process was started."""
+        variants.raise_recompile_limit()
         with variants.past_what_is_kept() if request["anew"] else nullcontext():
             if self.device.type == "cpu":
                 shared_headers.use(self._headers)

@@ -213,7 +213,7 @@ class ForkServer:
                 protocol.send_request(
                     self._channel, request, (theirs.fileno(), control_theirs.fileno(), write_end)
                 )
-                self._answer(60.0)
+                self._answer(_START_SECONDS)
         except (BrokenPipeError, ConnectionError) as error:
             raise SandboxUnavailable(f"the {self.name} fork server is gone: {error}") from None
         finally:

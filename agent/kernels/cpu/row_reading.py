@@ -236,6 +236,9 @@ class Reader:
             return self._numbers(given, node)
         if not isinstance(first, Value):
             raise NotRows(f"{name} of nothing that is known")
+        operands = [one for one in given.values() if isinstance(one, Value)]
+        if any(one.word for one in operands):
+            return self._word(name, given, out)
         if name == "unsqueeze" and first.kind == "flat":
             return first.operands[0]
         if name == "squeeze" and first.kind == "col":
@@ -248,9 +251,8 @@ class Reader:
             if name != "select" or given["dim"] % len(self.full) != len(self.full) - 1:
                 raise NotRows("several elements of a row at once")
             return self._add("flat", "{0}", [first.operands[given["index"]]])
-        operands = [one for one in given.values() if isinstance(one, Value)]
-        if any(one.word for one in operands) or (operands and all(map(is_place, operands))):
-            return self._word(name.strip("_").removeprefix("bitwise_").removeprefix("right_"), given, out)
+        if operands and all(map(is_place, operands)):
+            return self._word(name, given, out)
         if any(map(is_place, operands)):
             raise NotRows("whole numbers that are not places")
         self._check_type(name, node, given)
@@ -301,7 +303,7 @@ class Reader:
 
     def _word(self, name: str, given: dict[str, Any], out: Any) -> Value:
         """Arithmetic of whole numbers modulo 2**32, and these as floats."""
-        name = "rshift" if name == "shift" else name
+        name = name.strip("_").removeprefix("bitwise_").replace("right_shift", "rshift")
         first, *others = given.values()
         if name in SAME and isinstance(out, torch.Tensor) and first.word:
             if out.dtype == torch.int64:

@@ -353,9 +353,9 @@ class RefereeCore:
 
     def _load_compiler(self) -> None:
         """Before something is timed: both sides of a pair come from a fork server that has torch's compiler."""
-        if not self.fleet.has_compiler:
-            self._close_idle(in_use=0)
-            self.fleet.load_compiler()
+        for session in [one for one in self._sessions.values() if not one.has_compiler]:
+            self._drop(session.task)
+        self.fleet.load_compiler()
 
     def _close_idle(self, in_use: int = 1) -> None:
         """Closes every task except the most recent one, to free the memory of their references."""

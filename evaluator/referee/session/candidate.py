@@ -300,7 +300,7 @@ class CandidateRun:
         # Only Inductor leaves files worth keeping.
         own_files = any(word in self.candidate.source for word in _COMPILES)
         folder = self._files_of or (self.folder if own_files else "")
-        if own_files:
+        if own_files or "compile" in self.candidate.source:  # a module may be compiled under other names
             self.fleet.load_compiler()
         if server == "candidate" and not (folder or records or self.interpreted):
             process = self.fleet.candidate_process()

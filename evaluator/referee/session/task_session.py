@@ -60,6 +60,8 @@ class TaskSession:
         self.weights_bytes = 0
         self.memory = TaskMemory(fleet)
         self.ahead = CompileAhead(self, self.memory.compilers_bytes)
+        #: Whether its process certainly comes from a fork server that has torch's compiler.
+        self.has_compiler = fleet.has_compiler
         self.process = self.start_process()
         try:
             answer = self.process.request_json(protocol.DESCRIBE, {}, _BUILD_SECONDS)
