@@ -312,7 +312,9 @@ class Reader:
                 return self._add(first.kind, "FLOAT({0})", [first])
         if name not in WORDS or given.get("alpha", 1) != 1 or out.dtype != torch.int64:
             raise NotRows("arithmetic of whole numbers")
-        parts, values, whole = [], [], []
+        parts: list[str] = []
+        values: list[Value] = []
+        whole: list[bool] = []
         for one in (first, others[0]):
             if isinstance(one, Value) and (one.word or (one.place and one.kind == "col")):
                 parts.append(f"{{{len(values)}}}")
