@@ -19,7 +19,7 @@ NOTHING = 5
 _FAILED = 1
 # What both parts print at their end; later arguments of the same name win.
 _ALWAYS = ["-m", "not slow", "--durations=25", "--durations-min=5"]
-# Files stay whole, since their fixtures are expensive. Two: tests keep both cores busy, and more take as long and time out.
+# Files stay whole, since their fixtures are expensive. Two keep two cores busy: three and four took as long.
 PARTS = {
     "together": ["-n", "2", "--dist", "loadfile", "--part=together"],
     "alone": ["--part=alone"],

@@ -169,6 +169,10 @@ def _begin_compiling() -> None:
     rest.
     """
     import torch
+    from torch._dynamo import config as dynamo
+    from torch._functorch import config as functorch
+    from torch._inductor import codecache
+    from torch._inductor import config as inductor
     from torch._inductor.graph import GraphLowering
 
     def end(*arguments: Any) -> None:
@@ -177,7 +181,15 @@ def _begin_compiling() -> None:
     _without_monitor()
     generate, GraphLowering.codegen = GraphLowering.codegen, end  # type: ignore[method-assign,assignment]
     try:
-        with suppress(Exception), torch.no_grad():
+        # Children may run by now. Nothing is loaded from a cache folder, which might hold what they wrote.
+        with (
+            suppress(Exception),
+            torch.no_grad(),
+            inductor.patch(fx_graph_cache=False),
+            functorch.patch(enable_autograd_cache=False),
+            dynamo.patch(automatic_dynamic_local_pgo=False),
+        ):
+            codecache.torch_key()  # the hash of its source, a part of what children's files are named by
             torch.compile(lambda x: x + 1, dynamic=False)(torch.ones(1))
     finally:
         GraphLowering.codegen = generate  # type: ignore[method-assign]

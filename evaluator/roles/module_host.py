@@ -88,7 +88,7 @@ class ModuleHost(Turns):
 
             self.watch = Watch(self.cpp.folder)
             self.watch.install(texts[0], interpret=self.device.type == "cpu")
-        # On a CPU a module may be compiled under other names (`module.compile()`): looking twice costs little.
+        # On a CPU a module may be compiled under other names (`module.compile()`).
         words = b"compile" if self.device.type == "cpu" else b"torch.compile"
         has_compiler = "torch._inductor.compile_fx" in sys.modules
         if (self.role != "candidate" and has_compiler) or request.get("compiles") or words in texts[0]:

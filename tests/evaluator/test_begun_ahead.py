@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +44,23 @@ for function in (joint_graph.lazy_init, post_grad.lazy_init, cpu_vec_isa.valid_v
     print(function.cache_info().currsize)
 print(len(os.listdir("/proc/self/task")))
 """
+#: Which caches the fork server looks into when it compiles ahead for its children.
+LOOKS = """
+from torch._dynamo import pgo
+from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+from torch._inductor import compile_fx
+from torch._inductor.codecache import FxGraphCache
+from torch._inductor.fx_passes import joint_graph
+from evaluator.roles import forkserver
+
+for owner, name in ((FxGraphCache, "_get_tmp_dir_for_key"), (AOTAutogradCache, "_get_tmp_dir_for_key"), (pgo, "code_state_path")):
+    def told(*given, original=getattr(owner, name), name=name):
+        print(name)
+        return original(*given)
+    setattr(owner, name, told)
+forkserver._begin_compiling()
+print(joint_graph.lazy_init.cache_info().currsize)
+"""
 
 
 class Asked:
@@ -68,6 +89,18 @@ def test_a_child_is_born_with_what_every_first_compilation_works_out_and_nothing
     core.fleet.load_compiler()
     result = core.run_tool(KNOWS, {}, deadline_s=60.0)
     assert result.stdout.split() == ["1", "1", "0", "1"], (result.stdout, result.stderr)
+
+
+def test_a_fork_server_loads_nothing_that_a_child_may_have_left_in_a_cache(tmp_path: Path) -> None:
+    """It imports the compiler once children run, and entries of these caches are unpickled."""
+    ran = subprocess.run(
+        [sys.executable, "-c", LOOKS],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TMPDIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+    )
+    assert ran.stdout.split() == ["1"], ran.stderr  # it did begin
 
 
 def test_a_description_begins_with_the_quick_modes_at_visible_shapes_and_all_at_those_to_choose_by(

@@ -44,7 +44,7 @@ def test_the_compiler_comes_with_the_first_thing_that_is_timed(tmp_path: Path) -
         before = core.session(source)
         assert judge("adversarial") == judge("visible") == "incorrect"
         assert core.session(source) is before
-        # A session of before that something else brought the compiler to.
+        # Something else, such as a candidate that compiles itself, loaded the compiler after this session was opened.
         before.has_compiler = False
         assert judge("visible") == "incorrect"
         assert before.process.dead
