@@ -12,6 +12,8 @@ from typing import Any
 _FOLDER = Path(__file__).resolve().parent
 _KERNELS = (
     "launching.py",
+    "parts.py",
+    "hopper.py",
     "products.py",
     "convolutions.py",
     "windows.py",

@@ -16,7 +16,7 @@ MAX_SOURCE_BYTES = 1 << 19
 MAX_NODES = 150_000
 #: Decorators that make a function a kernel, by their full names: one language of kernels in Python per line.
 KERNEL_DECORATORS = (
-    "triton.jit", "triton.runtime.jit.jit", "triton.runtime.jit",
+    "triton.jit", "triton.runtime.jit.jit", "triton.runtime.jit", "triton.experimental.gluon.jit",
 )  # fmt: skip
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -1,7 +1,7 @@
 """Attention of float32 tensors by three float16 products for each of its two products, at float32 accuracy.
 
 softmax(scale * q k^T, masked) v for heads of at most 256, without the matrix of scores in memory. Queries and keys are split by rows, values by
-columns (`products.py` says how two float16 parts hold 22 bits); weights of the softmax lie in 0 to 1 and are split in registers.
+columns (`parts.py` says how two float16 parts hold 22 bits); weights of the softmax lie in 0 to 1 and are split in registers.
 Heads with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again in float32, and so are groups of queries with scores
 so large that the tensor core's truncated sums would show in the weights.
 """
@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from agent.kernels.gpu.launching import launch
-from agent.kernels.gpu.products import BLOCK_K, FLAG_ROWS, Parts
+from agent.kernels.gpu.parts import BLOCK_K, FLAG_ROWS, Parts, scale_pitch
 
 #: A score is off by 3e-7 of itself; at this size, that is 4e-5 of a weight, about as much as float32's own error there (simulated).
 LARGEST_SCORE = tl.constexpr(128.0)
@@ -31,7 +31,9 @@ def _attend(q_high, q_low, k_high, k_low, v_high, v_low, q_scale_ptr, k_scale_pt
     all_heads = tl.num_programs(1).to(tl.int64)
     q_row = (head * queries + from_query).to(tl.int32)
     qh, ql = q_high.load([q_row, 0]), q_low.load([q_row, 0])
-    q_scale = scale * tl.load(q_scale_ptr + head * queries + query, mask=query < queries, other=0.0)
+    q_scale = scale * tl.load(
+        q_scale_ptr + head * scale_pitch(queries) + query, mask=query < queries, other=0.0
+    )
     largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
     weight = tl.zeros((QUERIES,), dtype=tl.float32)
     total = tl.zeros((QUERIES, DIMS), dtype=tl.float32)
@@ -44,7 +46,7 @@ def _attend(q_high, q_low, k_high, k_low, v_high, v_low, q_scale_ptr, k_scale_pt
         score = tl.dot(ql, kh)
         score = tl.dot(qh, kl, score)
         score = tl.dot(qh, kh, score)
-        k_scale = tl.load(k_scale_ptr + head * keys + key, mask=key < keys, other=0.0)
+        k_scale = tl.load(k_scale_ptr + head * scale_pitch(keys) + key, mask=key < keys, other=0.0)
         score = score * q_scale[:, None] * k_scale[None, :]
         counts = (key < keys)[None, :]
         if CAUSAL:
@@ -67,9 +69,8 @@ def _attend(q_high, q_low, k_high, k_low, v_high, v_low, q_scale_ptr, k_scale_pt
         part = tl.dot(pl, vh)
         part = tl.dot(ph, vl, part)
         part = tl.dot(ph, vh, part)
-        v_scale = tl.load(
-            v_scale_ptr + (first // BLOCK) * all_heads * dims + head * dims + dim, mask=dim < dims, other=0.0
-        )
+        at = (first // BLOCK * all_heads + head) * scale_pitch(dims)
+        v_scale = tl.load(v_scale_ptr + at + dim, mask=dim < dims, other=0.0)
         total = total * faded[:, None] + part * v_scale[None, :]
         largest = now
     size = tl.where(largest == float("-inf"), 0.0, tl.abs(largest))

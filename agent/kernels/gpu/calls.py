@@ -10,7 +10,9 @@ import torch
 from agent.kernels.gpu.attention import attention, attention_applies
 from agent.kernels.gpu.convolutions import After, convolution, transposed_convolution
 from agent.kernels.gpu.distances import distances
-from agent.kernels.gpu.products import LAUNCH_S, TILE, few, product, product_pays, unpacked, with_launches
+from agent.kernels.gpu.hopper import on_hopper
+from agent.kernels.gpu.parts import TILE
+from agent.kernels.gpu.products import LAUNCH_S, few, product, product_pays, unpacked, with_launches
 from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.scans import running_logsumexp
@@ -248,7 +250,7 @@ def _convolved(x, weight, stride, padding, dilation, transposed, output_padding)
 
 
 def _is_long(a, b, out):
-    """Whether a product takes cuBLAS longer than ours takes to launch. A closer look costs 40 us, more than a short product."""
+    """Whether a product takes cuBLAS longer than ours takes to launch."""
     results = out.numel()
     return results * a.size(-1) > SHORT_SUMS or results + a.numel() + b.numel() > SHORT_ELEMENTS
 
@@ -266,7 +268,7 @@ def _has_units(x):
 
     Not compute capability 10: Triton 3.6 compiles the product to a trap there.
     """
-    return torch.cuda.get_device_capability(x.device)[0] == 9
+    return on_hopper(x.device)
 
 
 def _convolution_pays(x, outs, taps, sizes, stride, transposed, parts):

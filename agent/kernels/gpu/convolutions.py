@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from agent.kernels.gpu.launching import launch
-from agent.kernels.gpu.products import power_of_two, scale_exponent
+from agent.kernels.gpu.parts import power_of_two, scale_exponent
 
 
 @triton.jit(do_not_specialize=["count"])

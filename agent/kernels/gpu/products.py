@@ -1,14 +1,13 @@
 """Products of float32 matrices by three float16 tensor-core products, at float32 accuracy or better.
 
-Each operand is cut into blocks of 256 along the summed dimension. A block of a row is scaled by a power of two (exactly) and split
-into a high and a low float16 part, which together hold 22 bits. Of the four products of parts the three larger are summed. The
-tensor core truncates when it adds, so sums of 64 terms are added to the float32 result by an ordinary, rounding addition that also
-applies the blocks' scales. Tiles with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again by float32
+Of the four products of two parts each (`parts.py`) the three larger are summed. The tensor core truncates when it adds, so sums of 64
+terms are added to the float32 result by an ordinary, rounding addition that also applies the blocks' scales. Tiles with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again by float32
 multiply-adds, which puts Inf and NaN where they belong.
 
-Sizes below the crossover go to cuBLAS.
+Sizes below the crossover go to cuBLAS. On Hopper the kernels of `hopper.py` take the place of two of these.
 """
 
+import functools
 import math
 
 import torch
@@ -16,72 +15,25 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from agent.kernels.gpu.hopper import few_cut_hopper, multiply_few_hopper, multiply_hopper, on_hopper
 from agent.kernels.gpu.launching import launch
+from agent.kernels.gpu.parts import (
+    BLOCK_K,
+    FLAG_ROWS,
+    STEP_K,
+    TILE,
+    Parts,
+    power_of_two,
+    scale_exponent,
+    scale_pitch,
+    tile_of,
+)
 
-STEP_K = 64  # of the main kernel's loop
-BLOCK_K = 256  # one scale
-FLAG_ROWS = 128  # rows that are computed again together
-LARGEST_BITS = tl.constexpr((75 + 127) << 23)  # of 2^75, as a float32's bits
 # Of a scale of few bits; times the other operand's, up to 2^62, and a step's sum it is a float32.
 LARGEST_SCALE = tl.constexpr((40 + 127) << 23)
-TILE = 128
 # Of a launch from Python with its descriptors and buffers (a product with six took 165 us, a few rows' 205; H100); a CUDA graph's
 # replay takes a tenth (agent.kernels.writing.as_replayed).
 LAUNCH_S = 20e-6
-
-
-@triton.jit
-def scale_exponent(bits):
-    """Exponent of the largest magnitude, given as a float32's bits, and whether a scale exists for it."""
-    fits = bits < LARGEST_BITS
-    exponent = tl.maximum((bits >> 23) - 127, -112)
-    return tl.where(fits & (bits > 0), exponent, 0), fits
-
-
-@triton.jit
-def power_of_two(exponent):
-    """2^exponent as a float32, exactly; -126 to 127."""
-    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
-
-
-@triton.jit(do_not_specialize=["rows", "ks"])
-def _split(x_ptr, high_ptr, low_ptr, scale_ptr, flag_ptr, rows, ks, padded, batch_stride, row_stride, k_stride,
-           ROWS: tl.constexpr, BLOCK: tl.constexpr, FLAG_ROWS: tl.constexpr):  # fmt: skip
-    """One block of k of some rows: scaled, in two parts, with k contiguous."""
-    batch, k_block = tl.program_id(1), tl.program_id(2)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    k = k_block * BLOCK + tl.arange(0, BLOCK)
-    there = (row < rows)[:, None] & (k < ks)[None, :]
-    offsets = row.to(tl.int64)[:, None] * row_stride + k.to(tl.int64)[None, :] * k_stride
-    x = tl.load(x_ptr + batch.to(tl.int64) * batch_stride + offsets, mask=there, other=0.0)
-    bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    largest = tl.max(bits, axis=1)  # NaN is above Inf
-    exponent, fits = scale_exponent(largest)
-    scaled = x * power_of_two(13 - exponent)[:, None]
-    high = scaled.to(tl.float16)
-    low = (scaled - high.to(tl.float32)).to(tl.float16)
-    to = (batch.to(tl.int64) * rows + row)[:, None] * padded + k[None, :]
-    written = (row < rows)[:, None] & (k < padded)[None, :]
-    tl.store(high_ptr + to, high, mask=written)
-    tl.store(low_ptr + to, low, mask=written)
-    all_rows = rows.to(tl.int64) * tl.num_programs(1)
-    tl.store(
-        scale_ptr + k_block * all_rows + batch * rows + row, power_of_two(exponent - 13), mask=row < rows
-    )
-    if tl.max((~fits).to(tl.int32)) > 0:
-        tl.store(flag_ptr + batch * tl.cdiv(rows, FLAG_ROWS) + row // FLAG_ROWS, 1, mask=(row < rows) & ~fits)
-
-
-@triton.jit
-def _tile_of(tile, m_tiles, n_tiles, GROUP: tl.constexpr):
-    """Row and column of a tile, in an order that keeps operands in L2, and its batch."""
-    per_batch = m_tiles * n_tiles
-    batch = tile // per_batch
-    tile %= per_batch
-    group = tile // (GROUP * n_tiles)
-    first = group * GROUP
-    size = tl.minimum(m_tiles - first, GROUP)
-    return batch, first + (tile % (GROUP * n_tiles)) % size, (tile % (GROUP * n_tiles)) // size
 
 
 @triton.jit
@@ -101,12 +53,12 @@ def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, 
               GROUP: tl.constexpr):  # fmt: skip
     """Tiles of the product; ONE where one step has all terms."""
     m_tiles, n_tiles = tl.cdiv(m, BM), tl.cdiv(n, BN)
-    a_rows, b_rows = batches.to(tl.int64) * m, batches.to(tl.int64) * n
+    a_pitch, b_pitch = scale_pitch(m), scale_pitch(n)
     for tile in tl.range(tl.program_id(0), batches * m_tiles * n_tiles, tl.num_programs(0)):
-        batch, m_tile, n_tile = _tile_of(tile, m_tiles, n_tiles, GROUP)
+        batch, m_tile, n_tile = tile_of(tile, m_tiles, n_tiles, GROUP)
         row, col = m_tile * BM + tl.arange(0, BM), n_tile * BN + tl.arange(0, BN)
         a_row, b_row = batch * m + m_tile * BM, batch * n + n_tile * BN
-        a_at, b_at = a_scale_ptr + batch * m + row, b_scale_ptr + batch * n + col
+        a_at, b_at = a_scale_ptr + batch * a_pitch + row, b_scale_ptr + batch * b_pitch + col
         a_scale = tl.load(a_at, mask=row < m, other=0.0)
         b_scale = tl.load(b_at, mask=col < n, other=0.0)
         total = tl.zeros((BM, BN), dtype=tl.float32)
@@ -120,9 +72,9 @@ def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, 
                 sums = _add_products(a_high, a_low, b_high, b_low, a_row, b_row, k, sums)
                 total += sums * (a_scale[:, None] * b_scale[None, :])
                 if (k + STEP) % BLOCK == 0:  # ahead of the next step, which would wait for them
-                    block = (k + STEP) // BLOCK
-                    a_scale = tl.load(a_at + block * a_rows, mask=(row < m) & (k + STEP < ks), other=0.0)
-                    b_scale = tl.load(b_at + block * b_rows, mask=(col < n) & (k + STEP < ks), other=0.0)
+                    block = (k + STEP) // BLOCK * batches
+                    a_scale = tl.load(a_at + block * a_pitch, mask=(row < m) & (k + STEP < ks), other=0.0)
+                    b_scale = tl.load(b_at + block * b_pitch, mask=(col < n) & (k + STEP < ks), other=0.0)
         there = (row < m)[:, None] & (col < n)[None, :]
         row, col = row.to(tl.int64), col.to(tl.int64)
         total *= alpha
@@ -200,7 +152,7 @@ def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, p0, p1, p2, p3, flag_ptr,
             part = tl.dot(w_high, xl)
         part = tl.dot(w_high, xh, part)
         all_fit = tl.minimum(all_fit, fits.to(tl.int32))
-        x_scale = tl.load(x_scale_ptr + (k // BLOCK) * m + row, mask=row < m, other=0.0)
+        x_scale = tl.load(x_scale_ptr + k // BLOCK * scale_pitch(m) + row, mask=row < m, other=0.0)
         total += part * x_scale[None, :] * w_scale  # a scale of few bits may be tiny, too
     tl.store(flag_ptr + col // FLAG_ROWS, 1, mask=(col < n) & (all_fit == 0))
     to = out_ptr + tl.program_id(1).to(tl.int64) * to_part + row.to(tl.int64)[None, :] * to_row
@@ -262,56 +214,32 @@ def _mend(a_ptr, b_ptr, p1, p2, p3, a_flag_ptr, b_flag_ptr, bias_ptr, out_ptr, m
                 )
 
 
-class Parts:
-    """An operand (batch, rows, k) in two float16 parts.
-
-    Attributes:
-        high, low: (batch * rows, k padded to a multiple of 8) float16.
-        scale: (blocks of k, batch * rows) float32, what a product of the parts is multiplied by.
-        flag: (batch, groups of rows) int32, not zero where rows must be computed in float32.
-    """
-
-    def __init__(self, x):
-        batches, rows, ks = x.shape
-        padded, blocks = -(-ks // 8) * 8, -(-ks // BLOCK_K)
-        self.high, self.low = torch.empty((2, batches * rows, padded), dtype=torch.float16, device=x.device)
-        self.scale = torch.empty((blocks, batches * rows), dtype=torch.float32, device=x.device)
-        self.flag = torch.zeros((batches, -(-rows // FLAG_ROWS)), dtype=torch.int32, device=x.device)
-        step = 8 if x.stride(2) == 1 else 32
-        launch(
-            _split, (-(-rows // step), batches, blocks), (x, self.high, self.low, self.scale, self.flag),
-            (rows, ks, padded, *x.stride()),
-            ROWS=step, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS,
-        )  # fmt: skip
-
-    def tiles(self):
-        """Descriptors of both parts for the copy engine."""
-        return [TensorDescriptor.from_tensor(part, [TILE, STEP_K]) for part in (self.high, self.low)]
-
-
 def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
     """out = alpha * a @ b + beta * bias for a (batch, m, k), b (batch, k, n), bias that expands to out; all float32."""
-    turned = b.transpose(1, 2)
-    if few_pays(a, turned):
-        few(a[0], turned[0], out[0], None if bias is None else bias.expand(out.shape)[0], alpha, beta)
-        return out
-    if few_pays(turned, a):
-        few(turned[0], a[0], out[0].t(), None if bias is None else bias.expand(out.shape)[0].t(), alpha, beta)
+    turned, few_of = b.transpose(1, 2), _few_of(a, b)
+    if few_of:
+        added = None if bias is None else bias.expand(out.shape)[0]
+        if few_of == "a":
+            few(a[0], turned[0], out[0], added, alpha, beta)
+        else:
+            few(turned[0], a[0], out[0].t(), None if bias is None else added.t(), alpha, beta)
         return out
     batches, m, ks = a.shape
     n = b.shape[2]
-    left, right = Parts(a), Parts(b.transpose(1, 2))
-    bias_view = out if bias is None else bias.expand(out.shape)
-    tiles = batches * -(-m // TILE) * -(-n // TILE)
-    where = (*out.stride(), *bias_view.stride())
-    is_one = ks <= STEP_K
-    programs = (2 if is_one else 1) * processors(a.device)
-    launch(
-        _multiply, (min(tiles, programs),), (*left.tiles(), *right.tiles(), left.scale, right.scale, bias_view, out),
-        (batches, m, n, ks, alpha, beta, *where),
-        HAS_BIAS=bias is not None, ONE=is_one, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8,
-        num_stages=1 if is_one else 3, maxnreg=128 if is_one else None,  # two programs on a multiprocessor
-    )  # fmt: skip
+    left, right = Parts(a), Parts(turned)
+    bias_view, units = out if bias is None else bias.expand(out.shape), processors(a.device)
+    sizes, is_one = (batches, m, n, ks), ks <= STEP_K
+    if on_hopper(a.device) and not is_one:
+        multiply_hopper(left, right, bias_view, out, sizes, alpha, beta, bias is not None, units)
+    else:
+        tiles = batches * -(-m // TILE) * -(-n // TILE)
+        launch(
+            _multiply, (min(tiles, 2 * units if is_one else units),),
+            (*left.tiles(TILE), *right.tiles(TILE), left.scale, right.scale, bias_view, out),
+            (*sizes, alpha, beta, *out.stride(), *bias_view.stride()),
+            HAS_BIAS=bias is not None, ONE=is_one, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8,
+            num_stages=1 if is_one else 3, maxnreg=128 if is_one else None,  # two programs on a multiprocessor
+        )  # fmt: skip
     mend(a, b, left.flag, right.flag, out, bias, alpha, beta)
     return out
 
@@ -330,46 +258,51 @@ def mend(a, b, a_flag, b_flag, out, bias, alpha, beta, unpack=None, parts=1):
     )  # fmt: skip
 
 
-def few_pays(x, w):
-    """Whether x (batch, m, k) has so few rows that w (batch, n, k) is best split in registers, and w can be read in tiles."""
-    m, n = x.shape[1], w.shape[1]
-    fits = (
-        x.shape[0] == 1 and m <= 4 * TILE and n > TILE and w.stride(2) == 1
-        and w.stride(1) % 4 == 0 and w.data_ptr() % 16 == 0
-    )  # fmt: skip
-    return fits and (m <= TILE or _few_s(x, w) < _parts_s(x, w.transpose(1, 2)))
+def _few_of(a, b):
+    """Whether a (batch, m, k) or b (batch, k, n) has so few rows that the other is best split in registers: "a", "b" or ""."""
+    turned = b.transpose(1, 2)
+    return "a" if _few_pays(a, turned) else "b" if _few_pays(turned, a) else ""
 
 
-def _few_cut(m, n, ks, device):
-    """Rows and columns of a tile of `few`, how many tiles there are, in how many splits of k, and each split's steps."""
-    tile_m = max(16, min(TILE, triton.next_power_of_2(m)))
-    tile_n = 128 if tile_m >= 64 else 64
-    steps, tiles = -(-ks // STEP_K), -(-m // tile_m) * -(-n // tile_n)
-    per = -(-steps // max(1, min(steps // 8, -(-2 * processors(device) // tiles))))
-    return tile_m, tile_n, tiles, -(-steps // per), per
+def _few_pays(x, w):
+    """The same of x (batch, m, k) and w (batch, n, k), which must be such that it can be read in tiles."""
+    (batches, m, ks), n = x.shape, w.shape[1]
+    if batches > 1 or m > 4 * TILE or n <= TILE or w.stride(2) != 1 or w.stride(1) % 4 or w.data_ptr() % 16:
+        return False
+    return m <= TILE or _few_s(m, n, ks, x.device) < _parts_s(1, m, n, ks, x.device)
 
 
 def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
-    """out (m, n) = alpha * x (m, k) @ w (n, k)^T + beta * bias (m, n), for `few_pays`.
+    """out (m, n) = alpha * x (m, k) @ w (n, k)^T + beta * bias (m, n), for `_few_pays`.
 
     With ``unpack``, a function of Triton's, w is four tensors from which it computes elements, ``parts`` neighbors at a time.
     """
     (m, ks), n = x.shape, out.shape[1]
-    left = Parts(x[None])
-    tile_m, tile_n, tiles, splits, per = _few_cut(m, n, ks, x.device)
-    sums = torch.empty((splits, m, n), dtype=torch.float32, device=x.device)
+    left, units = Parts(x[None]), processors(x.device)
     flag = torch.zeros((1, -(-n // FLAG_ROWS)), dtype=torch.int32, device=x.device)
-    x_tiles = [TensorDescriptor.from_tensor(part, [tile_m, STEP_K]) for part in (left.high, left.low)]
-    if unpack:
-        w_tiles, sources = x_tiles[0], w
+    if unpack is None and on_hopper(x.device):
+        cut = few_cut_hopper(m, n, ks, units)
+        splits = cut[2]
+        sums = torch.empty((splits, m, n), dtype=torch.float32, device=x.device)
+        multiply_few_hopper(left, w, flag, sums, cut, (m, n, ks))
     else:
-        w_tiles, sources = TensorDescriptor.from_tensor(w, [tile_n, STEP_K]), [sums] * 4
-    launch(
-        _multiply_few, (tiles, splits), (*x_tiles, left.scale, w_tiles, *sources, flag, sums),
-        (m, n, ks, per, *sums.stride()),
-        UNPACK=unpack, PARTS=parts, EVEN=ks % STEP_K == 0, BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS,
-        num_warps=8 if tile_n == 128 else 4, num_stages=3,
-    )  # fmt: skip
+        tile_m = max(16, min(TILE, triton.next_power_of_2(m)))
+        tile_n = 128 if tile_m >= 64 else 64
+        steps, tiles = -(-ks // STEP_K), -(-m // tile_m) * -(-n // tile_n)
+        per = -(-steps // max(1, min(steps // 8, -(-2 * units // tiles))))
+        splits = -(-steps // per)
+        sums = torch.empty((splits, m, n), dtype=torch.float32, device=x.device)
+        x_tiles = left.tiles(tile_m)
+        if unpack:
+            w_tiles, sources = x_tiles[0], w
+        else:
+            w_tiles, sources = TensorDescriptor.from_tensor(w, [tile_n, STEP_K]), [sums] * 4
+        launch(
+            _multiply_few, (tiles, splits), (*x_tiles, left.scale, w_tiles, *sources, flag, sums),
+            (m, n, ks, per, *sums.stride()),
+            UNPACK=unpack, PARTS=parts, EVEN=ks % STEP_K == 0, BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K,
+            FLAG_ROWS=FLAG_ROWS, num_warps=8 if tile_n == 128 else 4, num_stages=3,
+        )  # fmt: skip
     bias_view = out if bias is None else bias
     launch(
         _add_parts, (-(-m * n // 1024),), (sums, bias_view, out),
@@ -391,12 +324,17 @@ def unpacked(sources, unpack, parts, out):
     return out
 
 
+@functools.cache
 def processors(device):
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
+@functools.cache
 def memory_rate(device):
-    """Bytes a second that a kernel moves: 72 % of what the memory's clock and width allow; an H100's where they are unknown."""
+    """Bytes a second that a kernel moves: 72 % of what the memory's clock and width allow; an H100's where they are unknown.
+
+    The driver takes up to 0.7 ms to tell the clock (H200).
+    """
     found = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
     clock_khz = getattr(found, "memory_clock_rate", 0) or 2_619_000
     bits = getattr(found, "memory_bus_width", 0) or 5120
@@ -408,50 +346,49 @@ def with_launches(seconds, launches):
     return max(seconds + 2 * LAUNCH_S, launches * LAUNCH_S)
 
 
-def _few_s(x, w):
-    """Seconds that `few` takes an H100 or H200 without launches."""
-    (m, ks), n = x.shape[1:], w.shape[1]
-    if m <= TILE:
-        return 4 * ks * (m + n) / (1.65e12 if max(m, n) > 16384 else 1.2e12)
-    _, _, tiles, splits, per = _few_cut(m, n, ks, x.device)
-    sums_s = 4 * (2 * splits + 1) * m * n / memory_rate(x.device)
-    return -(-tiles * splits // processors(x.device)) * per * 2.8e-6 + sums_s
+@functools.lru_cache(4096)
+def _few_s(m, n, ks, device):
+    """Seconds that `few` takes an H100 or H200 without launches: rounds of steps, and the splits' sums."""
+    units, rate = processors(device), memory_rate(device)
+    rows, tiles, splits, per = few_cut_hopper(m, n, ks, units)
+    step_s = max(1.9e-6 if rows == 128 else 1.2e-6, 4 * 128 * STEP_K * min(tiles * splits, units) / rate)
+    return -(-tiles * splits // units) * (per + 4) * step_s + 4 * (2 * splits + 1) * m * n / rate
 
 
-def _parts_s(a, b):
+@functools.lru_cache(4096)
+def _parts_s(batches, m, n, ks, device):
     """Seconds of two operands that are split before they are multiplied, without launches.
 
-    8 bytes of traffic per element of an operand, whole rounds of tiles and steps at 165 TFLOP/s, and the result.
+    8 bytes of traffic per element of an operand, whole rounds of tiles and steps at 190 TFLOP/s, and the result.
     """
-    batches, m, ks = a.shape
-    n = b.shape[2]
     if min(m, n) < 64:
         return math.inf
-    units, rate = processors(a.device), memory_rate(a.device)
+    units, rate = processors(device), memory_rate(device)
     rounds = -(-batches * -(-m // TILE) * -(-n // TILE) // units)
-    product_s = rounds * units * 2 * TILE * TILE * -(-ks // STEP_K) * STEP_K / 165e12
+    product_s = rounds * units * 2 * TILE * TILE * -(-ks // STEP_K) * STEP_K / 190e12
     return 8 * batches * ks * (m + n) / rate + product_s + 4 * batches * m * n / rate
 
 
 def product_pays(a, b):
-    """Whether three float16 products of a (batch, m, k) and b (batch, k, n) are faster than cuBLAS in float32.
-
-    cuBLAS on an H100 or H200: 50 TFLOP/s, 35 where few terms are summed, or the memory's rate. Here: what the two functions above
-    say, 20 us for small kernels around them, and launches.
-    """
-    batches, m, ks = a.shape
-    n = b.shape[2]
+    """Whether three float16 products of a (batch, m, k) and b (batch, k, n) are faster than cuBLAS in float32."""
+    (batches, m, ks), n = a.shape, b.shape[2]
     if min(m, n, ks) < 8 or ks < 64 or batches >= 1 << 16:  # a CUDA grid's second and third axes end there
         return False
+    return _pays(batches, m, n, ks, _few_of(a, b), a.device)
+
+
+@functools.lru_cache(4096)
+def _pays(batches, m, n, ks, few_of, device):
+    """cuBLAS on an H100 or H200: 50 TFLOP/s, 35 where few terms are summed, or the memory's rate.
+
+    Here: what the functions above say, 20 us for small kernels around them, and launches.
+    """
     operands, results = batches * ks * (m + n), batches * m * n
     cublas_s = max(
-        2 * results * ks / (50e12 if ks >= 256 else 35e12), 4 * (operands + results) / memory_rate(a.device)
+        2 * results * ks / (50e12 if ks >= 256 else 35e12), 4 * (operands + results) / memory_rate(device)
     )
-    turned = b.transpose(1, 2)
-    if few_pays(a, turned):
-        ours_s = _few_s(a, turned)
-    elif few_pays(turned, a):
-        ours_s = _few_s(turned, a)
+    if few_of:
+        ours_s = _few_s(*((m, n) if few_of == "a" else (n, m)), ks, device)
     else:
-        ours_s = _parts_s(a, b)
+        ours_s = _parts_s(batches, m, n, ks, device)
     return with_launches(ours_s + 20e-6, 9) < 0.95 * cublas_s

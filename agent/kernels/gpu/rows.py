@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from agent.kernels.gpu.launching import launch
+from agent.kernels.gpu.products import processors
 
 PIECE = 32768  # elements of a row that a program holds
 MOST_PIECES = 32
@@ -73,7 +74,7 @@ def softmax_applies(x):
     return (
         x.is_cuda and x.dtype == torch.float32 and x.is_contiguous() and 0 < pieces <= MOST_PIECES and x.numel() > 0
         and x.numel() // x.shape[-1] * pieces < 1 << 31
-        and pieces <= torch.cuda.get_device_properties(x.device).multi_processor_count
+        and pieces <= processors(x.device)
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def test_the_text_of_the_kernels_needs_nothing_of_this_project() -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
     }
-    assert imported == {"math", "torch", "triton", "triton.language", "triton.tools.tensor_descriptor"}
+    assert {"math", "functools", "torch"} >= {name for name in imported if name.split(".")[0] != "triton"}
     defined = names_of(tree)
     assert {"library_mm", "library_addmm", "library_bmm", "library_baddbmm", "library_convolution"} <= set(
         defined
