@@ -44,6 +44,7 @@ def build_kernel(name: str, source: str) -> Callable[[bytes], None]:
 # keeps freed memory on a GPU for the same reason; on a CPU it is usual to preload another malloc.) A storage is used again
 # only when nothing refers to it any more, neither a tensor nor a Python object.
 POOLED_BYTES = range(128 * 1024, 64 * 1024 * 1024 + 1)
+MOST_LOOKS = 32  # at storages that may be in use
 POOL_LIMIT_BYTES = 256 * 1024 * 1024
 _pool: dict[int, deque[tuple[torch.UntypedStorage, int]]] = {}
 _use_count = getattr(torch._C, "_storage_Use_Count", None)
@@ -57,21 +58,17 @@ def empty_output(x: torch.Tensor) -> torch.Tensor:
     queue = _pool.get(size_bytes)
     if queue is None:
         queue = _pool.setdefault(size_bytes, deque())
-    try:
-        entry = queue.popleft()  # the oldest; while it is out of the queue no other thread can take it
-    except IndexError:
-        entry = None
-    if entry is not None:
+    for _ in range(min(MOST_LOOKS, len(queue))):
+        try:
+            entry = queue.popleft()  # the oldest; while it is out of the queue no other thread can take it
+        except IndexError:
+            break
         storage, address = entry
-        if _use_count(storage._cdata) == 1 and sys.getrefcount(storage) == 3:
-            if (
-                storage.nbytes() == size_bytes and storage.data_ptr() == address
-            ):  # not resized or moved by its last user
-                output = torch.empty(0, dtype=x.dtype).set_(storage, 0, x.shape, x.stride())
-                queue.append(entry)
-                return output
-        else:
+        if _use_count(storage._cdata) != 1 or sys.getrefcount(storage) != 3:
             queue.append(entry)
+        elif storage.nbytes() == size_bytes and storage.data_ptr() == address:  # as its last user got it
+            queue.append(entry)
+            return torch.empty(0, dtype=x.dtype).set_(storage, 0, x.shape, x.stride())
     if sum(size * len(entries) for size, entries in list(_pool.items())) + size_bytes > POOL_LIMIT_BYTES:
         _pool.clear()  # what is still in use is freed by its users
         queue = _pool.setdefault(size_bytes, deque())

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from agent.kernels.cpu import runtime
 from agent.kernels.cpu.row_program import row_program
 from agent.kernels.cpu.row_reading import NotRows
 from agent.kernels.writing import row_module
@@ -537,3 +538,19 @@ def test_hashes_have_the_bits_that_torch_has(tmp_path: Path) -> None:
 def test_what_needs_all_64_bits_is_no_loop(module: Callable[..., Any]) -> None:
     with pytest.raises(NotRows):
         row_program(graph_of_hash(module), 2)
+
+
+def test_memory_of_outputs_is_used_again_while_older_ones_are_in_use() -> None:
+    x = torch.empty(1 << 16)
+    runtime._pool.clear()
+    alive = [runtime.empty_output(x) for _ in range(12)]
+    places = [one.data_ptr() for one in alive]
+    assert len(set(places)) == 12
+    del alive[6:]
+    alive += [runtime.empty_output(x) for _ in range(6)]
+    assert {one.data_ptr() for one in alive[6:]} == set(places[6:])
+    one_more = runtime.empty_output(x)
+    assert one_more.data_ptr() not in places, "all twelve are in use"
+    view = alive[0][:10]
+    del alive, one_more
+    assert all(runtime.empty_output(x).data_ptr() != view.data_ptr() for _ in range(20))
