@@ -112,7 +112,7 @@ def library_convolution(
         last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
         if (
             groups == 1
-            and _has_units(x)
+            and on_hopper(x.device)
             and (not transposed or all(step == 1 for step in dilation))
             and (x.is_contiguous() or x.is_contiguous(memory_format=last))
         ):
@@ -165,7 +165,7 @@ def library_running_logsumexp(x):
 def library_attention(q, k, v, excluded, scale, causal):
     """softmax(scale * q k^T) v without the keys that are excluded; the scale is the head's size to the power of -1/2 if not given."""
     scale = q.shape[3] ** -0.5 if scale is None else scale
-    if attention_applies(q, k, v) and _has_units(q) and not torch.backends.cuda.matmul.allow_tf32:
+    if attention_applies(q, k, v) and on_hopper(q.device) and not torch.backends.cuda.matmul.allow_tf32:
         scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
         theirs_s = 4 * scores * q.shape[3] / 45e12 + (0 if excluded is None else 20 * scores / 2.4e12)
         ours_s = 4 * scores * q.shape[3] / 90e12 + 12 * (q.numel() + 2 * k.numel()) / 2.4e12
@@ -259,16 +259,8 @@ def _multiplies(*tensors):
     return (
         all(one.is_cuda and one.dtype == torch.float32 for one in tensors)
         and not torch.backends.cuda.matmul.allow_tf32
-        and _has_units(tensors[0])
+        and on_hopper(tensors[0].device)
     )
-
-
-def _has_units(x):
-    """Whether the GPU has the copy engine and the tensor cores that products are written for, and run on.
-
-    Not compute capability 10: Triton 3.6 compiles the product to a trap there.
-    """
-    return on_hopper(x.device)
 
 
 def _convolution_pays(x, outs, taps, sizes, stride, transposed, parts):

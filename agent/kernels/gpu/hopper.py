@@ -133,6 +133,7 @@ def _multiply_tiles(WHICH: gl.constexpr, a_parts, b_parts, full, empty, a_scale_
 @gluon.jit
 def _write(total, batch, row, col, bias_ptr, out_ptr, m, n, alpha, beta, out_batch, out_row, out_col, bias_batch, bias_row, bias_col,
            HAS_BIAS: gl.constexpr):  # fmt: skip
+    """out = alpha * total + beta * bias at some rows and columns."""
     there = (row < m)[:, None] & (col < n)[None, :]
     batch, row, col = batch.to(gl.int64), row.to(gl.int64), col.to(gl.int64)
     total *= alpha
@@ -165,21 +166,8 @@ def _multiply_hopper(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bia
 
 
 @gluon.jit
-def _load_few(
-    x_high,
-    x_low,
-    w_tiles,
-    x_parts,
-    w_parts,
-    full,
-    empty,
-    from_row,
-    from_col,
-    first,
-    last,
-    BM: gl.constexpr,
-    STAGES: gl.constexpr,
-):
+def _load_few(x_high, x_low, w_tiles, x_parts, w_parts, full, empty, from_row, from_col, first, last, BM: gl.constexpr,
+              STAGES: gl.constexpr):  # fmt: skip
     """What `_split_and_multiply` multiplies, stage by stage."""
     for count in range(last - first):
         stage, k = count % STAGES, (first + count) * STEP
@@ -251,6 +239,10 @@ def _multiply_few_hopper(x_high, x_low, x_scale_ptr, w_tiles, flag_ptr, out_ptr,
 
 @functools.cache
 def on_hopper(device):
+    """Whether the GPU has the copy engine and the tensor cores that products are written for, and run on.
+
+    Not compute capability 10: Triton 3.6 compiles the product to a trap there.
+    """
     return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
 
 

@@ -1,10 +1,11 @@
 """Products of float32 matrices by three float16 tensor-core products, at float32 accuracy or better.
 
-Of the four products of two parts each (`parts.py`) the three larger are summed. The tensor core truncates when it adds, so sums of 64
-terms are added to the float32 result by an ordinary, rounding addition that also applies the blocks' scales. Tiles with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again by float32
-multiply-adds, which puts Inf and NaN where they belong.
+Of the four products of two parts each (`parts.py`) the three larger are summed. The tensor core truncates when it adds, so sums of
+64 terms are added to the float32 result by an ordinary, rounding addition that also applies the blocks' scales. Tiles with values
+that no scale can hold (Inf, NaN, beyond 2^75) are computed again by float32 multiply-adds, which puts Inf and NaN where they belong.
 
-Sizes below the crossover go to cuBLAS. On Hopper the kernels of `hopper.py` take the place of two of these.
+On Hopper `hopper.py` has the same two products of long sums. The ones here are what Triton's interpreter runs without a GPU, and
+compute products of one step and of packed weights everywhere. Sizes below the crossover go to cuBLAS.
 """
 
 import functools

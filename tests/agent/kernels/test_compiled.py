@@ -32,8 +32,8 @@ from agent.kernels.gpu import (
 )
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-#: Of a thread; after its loop a convolution with an operand of its output's size spills 144 bytes, and a product of wide tiles 200.
-MOST_STACK_BYTES = 220
+#: Of a thread; a convolution with an operand of its output's size spills 144 bytes after its loop, a product of wide tiles 8.
+MOST_STACK_BYTES = 150
 MOST_SHARED_BYTES = 227 << 10  # of a program on 9.0 and 10.0
 
 PRODUCT = {"HAS_BIAS": False, "ONE": False, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "GROUP": 8}
@@ -237,7 +237,7 @@ LONGS = ("place_ptr",)
 HALVES = ("high_ptr", "low_ptr")
 
 
-#: What `calls._has_units` keeps from other GPUs: below 9.0 for want of units, and the product on 10.0, see there.
+#: What `hopper.on_hopper` keeps from other GPUs: below 9.0 for want of units, and the product on 10.0, see there.
 ABOVE_8 = (
     "product",
     *(
