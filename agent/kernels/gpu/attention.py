@@ -12,25 +12,29 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from agent.kernels.gpu.launching import launch
-from agent.kernels.gpu.parts import BLOCK_K, FLAG_ROWS, Parts, scale_pitch
+from agent.kernels.gpu.parts import BLOCK_K, has_misfits, scale_pitch, split
 
 #: A score is off by 3e-7 of itself; at this size, that is 4e-5 of a weight, about as much as float32's own error there (simulated).
 LARGEST_SCORE = tl.constexpr(128.0)
 
 
 @triton.jit(do_not_specialize=["queries", "keys"])
-def _attend(q_high, q_low, k_high, k_low, v_high, v_low, q_scale_ptr, k_scale_ptr, v_scale_ptr, q_flag_ptr, mask_ptr, out_ptr,
+def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr,
             heads, queries, keys, dims, scale, mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
-            HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr,
-            FLAG_ROWS: tl.constexpr):  # fmt: skip
+            HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """A tile of queries of one head; the mask has a byte, not zero for keys that do not count."""
     head = tl.program_id(1)
     from_query = tl.program_id(0) * QUERIES
     query = from_query + tl.arange(0, QUERIES)
     dim = tl.arange(0, DIMS)
-    all_heads = tl.num_programs(1).to(tl.int64)
+    all_heads = tl.num_programs(1)
+    q_low, k_low, v_low = (
+        all_heads * queries,
+        all_heads * keys,
+        all_heads * dims,
+    )  # the first rows of low parts
     q_row = (head * queries + from_query).to(tl.int32)
-    qh, ql = q_high.load([q_row, 0]), q_low.load([q_row, 0])
+    qh, ql = q_tiles.load([q_row, 0]), q_tiles.load([q_low + q_row, 0])
     q_scale = scale * tl.load(
         q_scale_ptr + head * scale_pitch(queries) + query, mask=query < queries, other=0.0
     )
@@ -42,7 +46,7 @@ def _attend(q_high, q_low, k_high, k_low, v_high, v_low, q_scale_ptr, k_scale_pt
     for first in tl.range(0, end, KEYS):
         key = first + tl.arange(0, KEYS)
         k_row = (head * keys + first).to(tl.int32)
-        kh, kl = k_high.load([k_row, 0]).T, k_low.load([k_row, 0]).T
+        kh, kl = k_tiles.load([k_row, 0]).T, k_tiles.load([k_low + k_row, 0]).T
         score = tl.dot(ql, kh)
         score = tl.dot(qh, kl, score)
         score = tl.dot(qh, kh, score)
@@ -65,17 +69,17 @@ def _attend(q_high, q_low, k_high, k_low, v_high, v_low, q_scale_ptr, k_scale_pt
         p *= 4096.0
         ph = p.to(tl.float16)
         pl = (p - ph.to(tl.float32)).to(tl.float16)
-        vh, vl = v_high.load([head * dims, first]).T, v_low.load([head * dims, first]).T
+        vh, vl = v_tiles.load([head * dims, first]).T, v_tiles.load([v_low + head * dims, first]).T
         part = tl.dot(pl, vh)
         part = tl.dot(ph, vl, part)
         part = tl.dot(ph, vh, part)
-        at = (first // BLOCK * all_heads + head) * scale_pitch(dims)
+        at = (first // BLOCK * all_heads + head).to(tl.int64) * scale_pitch(dims)
         v_scale = tl.load(v_scale_ptr + at + dim, mask=dim < dims, other=0.0)
         total = total * faded[:, None] + part * v_scale[None, :]
         largest = now
     size = tl.where(largest == float("-inf"), 0.0, tl.abs(largest))
     if tl.max(size, axis=0) > LARGEST_SCORE:
-        tl.store(q_flag_ptr + head * tl.cdiv(queries, FLAG_ROWS) + from_query // FLAG_ROWS, 1)
+        tl.store(q_scale_ptr + head * scale_pitch(queries) + query, -1.0, mask=query < queries)
     total = total / (4096.0 * weight)[:, None]
     to = (
         (head // heads).to(tl.int64) * out_batch
@@ -88,20 +92,19 @@ def _attend(q_high, q_low, k_high, k_low, v_high, v_low, q_scale_ptr, k_scale_pt
 
 
 @triton.jit(do_not_specialize=["queries", "keys"])
-def _attend_exactly(q_ptr, k_ptr, v_ptr, q_flag_ptr, k_flag_ptr, v_flag_ptr, mask_ptr, out_ptr, heads, queries, keys, dims, scale,
+def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr, heads, queries, keys, dims, scale,
                     q_head, q_row, q_dim, k_head, k_row, k_dim, v_head, v_row, v_dim,
                     mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
                     HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr,
-                    FLAG_ROWS: tl.constexpr):  # fmt: skip
-    """Heads with a flag at keys or values, and groups of queries with one, once more by float32 multiply-adds."""
+                    BLOCK: tl.constexpr):  # fmt: skip
+    """Heads with negative scales at keys or values, and groups of queries with one, once more by float32 multiply-adds."""
     head = tl.program_id(1).to(tl.int64)
-    group = tl.program_id(0) * QUERIES // FLAG_ROWS
-    flagged = tl.load(q_flag_ptr + head * tl.cdiv(queries, FLAG_ROWS) + group)
-    for group in range(tl.cdiv(dims, FLAG_ROWS)):
-        flagged |= tl.load(v_flag_ptr + head * tl.cdiv(dims, FLAG_ROWS) + group)
-    for group in range(tl.cdiv(keys, FLAG_ROWS)):
-        flagged |= tl.load(k_flag_ptr + head * tl.cdiv(keys, FLAG_ROWS) + group)
-    if flagged != 0:
+    all_heads = tl.num_programs(1)
+    misfits = has_misfits(q_scale_ptr, 1, all_heads, head, tl.program_id(0) * QUERIES, queries, QUERIES, 1)
+    misfits |= has_misfits(v_scale_ptr, tl.cdiv(keys, BLOCK), all_heads, head, 0, dims, DIMS, 16)
+    for first in range(0, keys, 1024):
+        misfits |= has_misfits(k_scale_ptr, 1, all_heads, head, first, keys, 1024, 1)
+    if misfits:
         query = (tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)).to(tl.int64)
         dim = tl.arange(0, DIMS)
         there = (query < queries)[:, None] & (dim < dims)[None, :]
@@ -154,28 +157,25 @@ def attention(q, k, v, mask, scale, causal, out):
     batch, heads, queries, dims = q.shape
     keys = k.shape[2]
     q, k, v = (one.reshape(batch * heads, *one.shape[2:]) for one in (q, k, v))
-    parts = [Parts(one) for one in (q, k, v.transpose(1, 2))]
+    parts = [*split(q, k), *split(v.transpose(1, 2))]
     size = max(16, triton.next_power_of_2(dims))
     tile, step = (128, 64) if size <= 64 else (128, 32) if size == 128 else (64, 32)
     boxes = ([tile, size], [step, size], [size, step])
-    tiles = [
-        TensorDescriptor.from_tensor(part, box)
-        for one, box in zip(parts, boxes, strict=True)
-        for part in (one.high, one.low)
-    ]
+    tiles = [TensorDescriptor.from_tensor(one.halves, box) for one, box in zip(parts, boxes, strict=True)]
+    scales = [one.scale for one in parts]
     mask_or_any = out if mask is None else mask.view(torch.uint8)
     places = (0, 0, 0, 0) if mask is None else mask.expand(batch, heads, queries, keys).stride()
     where = (*places, *out.stride()[:3])
     chosen = {"HAS_MASK": mask is not None, "CAUSAL": causal, "DIMS": size}
     launch(
         _attend, (-(-queries // tile), batch * heads),
-        (*tiles, *(one.scale for one in parts), parts[0].flag, mask_or_any, out), (heads, queries, keys, dims, scale, *where),
-        QUERIES=tile, KEYS=step, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS, num_warps=8, num_stages=2, **chosen,
+        (*tiles, *scales, mask_or_any, out), (heads, queries, keys, dims, scale, *where),
+        QUERIES=tile, KEYS=step, BLOCK=BLOCK_K, num_warps=8, num_stages=2, **chosen,
     )  # fmt: skip
     launch(
-        _attend_exactly, (-(-queries // 16), batch * heads), (q, k, v, *(one.flag for one in parts), mask_or_any, out),
+        _attend_exactly, (-(-queries // 16), batch * heads), (q, k, v, *scales, mask_or_any, out),
         (heads, queries, keys, dims, scale, *q.stride(), *k.stride(), *v.stride(), *where),
-        QUERIES=16, KEYS=32, FLAG_ROWS=FLAG_ROWS, **chosen,
+        QUERIES=16, KEYS=32, BLOCK=BLOCK_K, **chosen,
     )  # fmt: skip
     return out
 

@@ -23,19 +23,26 @@ from agent.kernels.gpu.windows import windows, windows_apply
 #: Channels of a group, in and out, up to which a convolution is computed in its direct form: with five, cuDNN reaches 2.5 TFLOP/s and
 #: this 3.6 (H100). With more, cuDNN gains; not measured.
 MOST_OF_GROUP = 5
-#: Multiplications, and elements of operands and results, that take cuBLAS as long as nine launches from Python (H100).
-SHORT_SUMS, SHORT_ELEMENTS = 9 * LAUNCH_S * 35e12 / 2, 9 * LAUNCH_S * 2.5e12 / 4
+#: The square of the multiplications, (m k) (k n) (m n), and the elements of operands and results, that take cuBLAS as long as nine
+#: launches from Python (H100).
+SHORT_SUMS, SHORT_ELEMENTS = (9 * LAUNCH_S * 35e12 / 2) ** 2, 9 * LAUNCH_S * 2.5e12 / 4
 
 
 def library_mm(a, b, *, out):
-    if _is_long(a, b, out) and _multiplies(a, b, out) and product_pays(a[None], b[None]):
-        return product(a[None], b[None], out[None])[0]
+    if _is_long(a, b, out) and _multiplies(a, b, out):
+        x, y = a.unsqueeze(0), b.unsqueeze(0)
+        if product_pays(x, y):
+            product(x, y, out.unsqueeze(0))
+            return out
     return torch.mm(a, b, out=out)
 
 
 def library_addmm(bias, a, b, *, alpha=1, beta=1, out):
-    if _is_long(a, b, out) and _multiplies(a, b, bias, out) and product_pays(a[None], b[None]):
-        return product(a[None], b[None], out[None], bias if beta else None, float(alpha), float(beta))[0]
+    if _is_long(a, b, out) and _multiplies(a, b, bias, out):
+        x, y = a.unsqueeze(0), b.unsqueeze(0)
+        if product_pays(x, y):
+            product(x, y, out.unsqueeze(0), bias if beta else None, float(alpha), float(beta))
+            return out
     return torch.addmm(bias, a, b, alpha=alpha, beta=beta, out=out)
 
 
@@ -251,8 +258,8 @@ def _convolved(x, weight, stride, padding, dilation, transposed, output_padding)
 
 def _is_long(a, b, out):
     """Whether a product takes cuBLAS longer than ours takes to launch."""
-    results = out.numel()
-    return results * a.size(-1) > SHORT_SUMS or results + a.numel() + b.numel() > SHORT_ELEMENTS
+    x, y, z = a.numel(), b.numel(), out.numel()
+    return x * y * z > SHORT_SUMS or x + y + z > SHORT_ELEMENTS
 
 
 def _multiplies(*tensors):

@@ -21,7 +21,6 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDes
 from agent.kernels.gpu.launching import launch
 from agent.kernels.gpu.parts import (
     BLOCK_K,
-    FLAG_ROWS,
     STEP_K,
     power_of_two,
     scale_exponent,
@@ -48,10 +47,11 @@ def _barriers(STAGES: gl.constexpr):
 
 
 @gluon.jit
-def _load_tiles(a_high, a_low, b_high, b_low, a_parts, b_parts, full, empty, batches, m, n, ks,
+def _load_tiles(a_tiles, b_tiles, a_parts, b_parts, full, empty, batches, m, n, ks,
                 PIECES: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
-    """What `_multiply_tiles` multiplies, stage by stage."""
+    """What `_multiply_tiles` multiplies, stage by stage; low parts lie below all high ones."""
     m_tiles, n_tiles = gl.cdiv(m, PIECES * GROUP_ROWS), gl.cdiv(n, COLS)
+    a_rows, b_rows = batches * m, batches * n
     count = 0
     for tile in range(gl.program_id(0), batches * m_tiles * n_tiles, gl.num_programs(0)):
         batch, m_tile, n_tile = tile_of(tile, m_tiles, n_tiles, GROUP)
@@ -64,10 +64,10 @@ def _load_tiles(a_high, a_low, b_high, b_low, a_parts, b_parts, full, empty, bat
             k = step * STEP
             for piece in gl.static_range(PIECES):
                 to, row = (stage * PIECES + piece) * 2, a_row + piece * GROUP_ROWS
-                tma.async_copy_global_to_shared(a_high, [row, k], there, a_parts.index(to))
-                tma.async_copy_global_to_shared(a_low, [row, k], there, a_parts.index(to + 1))
-            tma.async_copy_global_to_shared(b_high, [b_row, k], there, b_parts.index(stage * 2))
-            tma.async_copy_global_to_shared(b_low, [b_row, k], there, b_parts.index(stage * 2 + 1))
+                tma.async_copy_global_to_shared(a_tiles, [row, k], there, a_parts.index(to))
+                tma.async_copy_global_to_shared(a_tiles, [a_rows + row, k], there, a_parts.index(to + 1))
+            tma.async_copy_global_to_shared(b_tiles, [b_row, k], there, b_parts.index(stage * 2))
+            tma.async_copy_global_to_shared(b_tiles, [b_rows + b_row, k], there, b_parts.index(stage * 2 + 1))
             count += 1
 
 
@@ -144,12 +144,12 @@ def _write(total, batch, row, col, bias_ptr, out_ptr, m, n, alpha, beta, out_bat
 
 
 @gluon.jit(do_not_specialize=["batches", "m", "n", "ks"])
-def _multiply_hopper(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks, alpha, beta,
+def _multiply_hopper(a_tiles, b_tiles, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks, alpha, beta,
                      out_batch, out_row, out_col, bias_batch, bias_row, bias_col, HAS_BIAS: gl.constexpr,
                      PIECES: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
     """Tiles of 64 times PIECES (2 or 4) rows and 128 columns."""
-    a_parts = gl.allocate_shared_memory(gl.float16, [STAGES * PIECES * 2, GROUP_ROWS, STEP], a_high.layout)
-    b_parts = gl.allocate_shared_memory(gl.float16, [STAGES * 2, COLS, STEP], b_high.layout)
+    a_parts = gl.allocate_shared_memory(gl.float16, [STAGES * PIECES * 2, GROUP_ROWS, STEP], a_tiles.layout)
+    b_parts = gl.allocate_shared_memory(gl.float16, [STAGES * 2, COLS, STEP], b_tiles.layout)
     full, empty = _barriers(STAGES)
     gl.warp_specialize(
         [
@@ -159,14 +159,14 @@ def _multiply_hopper(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bia
             (_multiply_tiles, (1, a_parts, b_parts, full, empty, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks,
                                alpha, beta, out_batch, out_row, out_col, bias_batch, bias_row, bias_col, HAS_BIAS,
                                PIECES, STAGES, BLOCK, GROUP)),
-            (_load_tiles, (a_high, a_low, b_high, b_low, a_parts, b_parts, full, empty, batches, m, n, ks, PIECES, STAGES, GROUP)),
+            (_load_tiles, (a_tiles, b_tiles, a_parts, b_parts, full, empty, batches, m, n, ks, PIECES, STAGES, GROUP)),
         ],
         [4, 1], [240, 24],
     )  # fmt: skip
 
 
 @gluon.jit
-def _load_few(x_high, x_low, w_tiles, x_parts, w_parts, full, empty, from_row, from_col, first, last, BM: gl.constexpr,
+def _load_few(x_tiles, w_tiles, x_parts, w_parts, full, empty, m, from_row, from_col, first, last, BM: gl.constexpr,
               STAGES: gl.constexpr):  # fmt: skip
     """What `_split_and_multiply` multiplies, stage by stage."""
     for count in range(last - first):
@@ -177,15 +177,14 @@ def _load_few(x_high, x_low, w_tiles, x_parts, w_parts, full, empty, from_row, f
         for piece in gl.static_range(2):
             to = w_parts.index(stage * 2 + piece)
             tma.async_copy_global_to_shared(w_tiles, [from_col + piece * GROUP_ROWS, k], there, to)
-        tma.async_copy_global_to_shared(x_high, [from_row, k], there, x_parts.index(stage * 2))
-        tma.async_copy_global_to_shared(x_low, [from_row, k], there, x_parts.index(stage * 2 + 1))
+        tma.async_copy_global_to_shared(x_tiles, [from_row, k], there, x_parts.index(stage * 2))
+        tma.async_copy_global_to_shared(x_tiles, [m + from_row, k], there, x_parts.index(stage * 2 + 1))
 
 
 @gluon.jit
-def _split_and_multiply(WHICH: gl.constexpr, x_parts, w_parts, full, empty, x_scale_ptr, flag_ptr, out_ptr, m, n, from_row, from_col,
-                        first, last, part, to_part, to_row, to_col, BM: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr,
-                        FLAG_ROWS: gl.constexpr):  # fmt: skip
-    """64 rows of w, split in registers with a scale for each row and step, times BM rows of x."""
+def _split_and_multiply(WHICH: gl.constexpr, x_parts, w_parts, full, empty, x_scale_ptr, mark_ptr, out_ptr, m, n, from_row, from_col,
+                        first, last, part, to_part, to_row, to_col, BM: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr):  # fmt: skip
+    """64 rows of w, split in registers with a scale for each row and step, times BM rows of x; rows without a scale get a mark."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
     w_rows: gl.constexpr = gl.SliceLayout(1, layout)
@@ -208,17 +207,17 @@ def _split_and_multiply(WHICH: gl.constexpr, x_parts, w_parts, full, empty, x_sc
         total += sums * (w_scale[:, None] * x_scale[None, :])
     row = from_row + own_row
     col = from_col + WHICH * GROUP_ROWS + gl.arange(0, GROUP_ROWS, w_rows)
-    flag = gl.full([GROUP_ROWS], 1, gl.int32, w_rows)
-    gl.store(flag_ptr + col // FLAG_ROWS, flag, mask=(col < n) & (all_fit == 0))
+    mark = gl.where(all_fit == 0, -1.0, 1.0)
+    gl.store(mark_ptr + part.to(gl.int64) * scale_pitch(n) + col, mark, mask=col < n)
     to = out_ptr + part.to(gl.int64) * to_part + row.to(gl.int64)[None, :] * to_row
     gl.store(to + col.to(gl.int64)[:, None] * to_col, total, mask=(col < n)[:, None] & (row < m)[None, :])
 
 
 @gluon.jit(do_not_specialize=["m", "n", "ks", "per"])
-def _multiply_few_hopper(x_high, x_low, x_scale_ptr, w_tiles, flag_ptr, out_ptr, m, n, ks, per, to_part, to_row, to_col,
-                         BM: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr, FLAG_ROWS: gl.constexpr):  # fmt: skip
+def _multiply_few_hopper(x_tiles, x_scale_ptr, w_tiles, mark_ptr, out_ptr, m, n, ks, per, to_part, to_row, to_col,
+                         BM: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr):  # fmt: skip
     """BM rows of x times 128 rows of w, over ``per`` steps of the sum."""
-    x_parts = gl.allocate_shared_memory(gl.float16, [STAGES * 2, BM, STEP], x_high.layout)
+    x_parts = gl.allocate_shared_memory(gl.float16, [STAGES * 2, BM, STEP], x_tiles.layout)
     w_parts = gl.allocate_shared_memory(gl.float32, [STAGES * 2, GROUP_ROWS, STEP], w_tiles.layout)
     full, empty = _barriers(STAGES)
     groups, part = gl.cdiv(m, BM), gl.program_id(1)  # neighbors in time read the same rows of w
@@ -227,11 +226,11 @@ def _multiply_few_hopper(x_high, x_low, x_scale_ptr, w_tiles, flag_ptr, out_ptr,
     from_row, from_col = gl.program_id(0) % groups * BM, gl.program_id(0) // groups * COLS
     gl.warp_specialize(
         [
-            (_split_and_multiply, (0, x_parts, w_parts, full, empty, x_scale_ptr, flag_ptr, out_ptr, m, n, from_row, from_col,
-                                   first, last, part, to_part, to_row, to_col, BM, STAGES, BLOCK, FLAG_ROWS)),
-            (_split_and_multiply, (1, x_parts, w_parts, full, empty, x_scale_ptr, flag_ptr, out_ptr, m, n, from_row, from_col,
-                                   first, last, part, to_part, to_row, to_col, BM, STAGES, BLOCK, FLAG_ROWS)),
-            (_load_few, (x_high, x_low, w_tiles, x_parts, w_parts, full, empty, from_row, from_col, first, last, BM, STAGES)),
+            (_split_and_multiply, (0, x_parts, w_parts, full, empty, x_scale_ptr, mark_ptr, out_ptr, m, n, from_row, from_col,
+                                   first, last, part, to_part, to_row, to_col, BM, STAGES, BLOCK)),
+            (_split_and_multiply, (1, x_parts, w_parts, full, empty, x_scale_ptr, mark_ptr, out_ptr, m, n, from_row, from_col,
+                                   first, last, part, to_part, to_row, to_col, BM, STAGES, BLOCK)),
+            (_load_few, (x_tiles, w_tiles, x_parts, w_parts, full, empty, m, from_row, from_col, first, last, BM, STAGES)),
         ],
         [4, 1], [240, 24],
     )  # fmt: skip
@@ -247,8 +246,8 @@ def on_hopper(device):
 
 
 def _tiles(parts, rows):
-    """Descriptors of both parts for the copy engine, in tiles of so many rows."""
-    return [GluonDescriptor.from_tensor(one, [rows, STEP_K], HALF_TILES) for one in (parts.high, parts.low)]
+    """A descriptor of the parts for the copy engine, in tiles of so many rows."""
+    return GluonDescriptor.from_tensor(parts.halves, [rows, STEP_K], HALF_TILES)
 
 
 def multiply_hopper(left, right, bias, out, sizes, alpha, beta, has_bias, units):
@@ -266,7 +265,7 @@ def multiply_hopper(left, right, bias, out, sizes, alpha, beta, has_bias, units)
     pieces = 4 if -(-wide // units) * 2 <= -(-narrow // units) * (1.05 if ks >= 2048 else 0.95) else 2
     launch(
         _multiply_hopper, (min(wide if pieces == 4 else narrow, units),),
-        (*_tiles(left, 64), *_tiles(right, 128), left.scale, right.scale, bias, out),
+        (_tiles(left, 64), _tiles(right, 128), left.scale, right.scale, bias, out),
         (*sizes, alpha, beta, *out.stride(), *bias.stride()),
         HAS_BIAS=has_bias, PIECES=pieces, STAGES=2 if pieces == 4 else 3, BLOCK=BLOCK_K, GROUP=8, num_warps=4,
     )  # fmt: skip
@@ -285,19 +284,19 @@ def few_cut_hopper(m, n, ks, units):
     return rows, tiles, -(-steps // per), per
 
 
-def multiply_few_hopper(left, w, flag, sums, cut, sizes):
+def multiply_few_hopper(left, w, marks, sums, cut, sizes):
     """sums (splits, m, n) = parts of x (m, k) @ w (n, k)^T.
 
     Args:
         left: the `Parts` of x.
-        flag: (1, groups of rows of w) int32; set where rows must be computed in float32.
+        marks: (splits, 1, rows of w padded to a multiple of 256) float32; -1 where rows must be computed in float32, else 1.
         cut: of `few_cut_hopper`.
         sizes: m, n, ks.
     """
     rows, tiles, splits, per = cut
     w_tiles = GluonDescriptor.from_tensor(w, [GROUP_ROWS.value, STEP_K], FLOAT_TILES)
     launch(
-        _multiply_few_hopper, (tiles, splits), (*_tiles(left, rows), left.scale, w_tiles, flag, sums),
+        _multiply_few_hopper, (tiles, splits), (_tiles(left, rows), left.scale, w_tiles, marks, sums),
         (*sizes, per, *sums.stride()),
-        BM=rows, STAGES=3 if rows == 128 else 4, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS, num_warps=4,
+        BM=rows, STAGES=3 if rows == 128 else 4, BLOCK=BLOCK_K, num_warps=4,
     )  # fmt: skip

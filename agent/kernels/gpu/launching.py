@@ -9,13 +9,22 @@ def launch(kernel, grid, tensors, numbers, **constants):
     """`kernel[grid](*tensors, *numbers, **constants)`.
 
     Triton compiles a kernel for the tensors' types and alignment and for properties of the numbers, and looks all of them up at each
-    launch. Here a launch with the same numbers goes straight to what was compiled. Of descriptors the constants say enough.
+    launch. Here a launch with the same numbers goes straight to what was compiled, and with addresses in place of tensors. Of
+    descriptors the constants say enough.
     """
-    kinds = [(one.dtype, one.data_ptr() % 16) if isinstance(one, torch.Tensor) else None for one in tensors]
+    kinds, places = [], []
+    for one in tensors:
+        if isinstance(one, torch.Tensor):
+            place = one.data_ptr()
+            kinds += one.dtype, place % 16
+            places.append(place)
+        else:
+            places.append(one)
     key = kernel.__name__, tensors[-1].get_device(), tuple(numbers), tuple(constants.values()), tuple(kinds)
-    if key in _known:
-        compiled, more = _known[key]
-        compiled[(*grid, 1, 1)[:3]](*tensors, *numbers, *more)
+    found = _known.get(key)
+    if found is not None:
+        compiled, more = found
+        compiled[(*grid, 1, 1)[:3]](*places, *numbers, *more)
         return
     compiled = kernel[grid](*tensors, *numbers, **constants)
     if compiled is None:  # interpreted

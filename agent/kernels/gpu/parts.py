@@ -13,7 +13,6 @@ from agent.kernels.gpu.launching import launch
 
 STEP_K = 64  # of the main kernels' loops
 BLOCK_K = 256  # one scale
-FLAG_ROWS = 128  # rows that are computed again together
 TILE = 128
 LARGEST_BITS = tl.constexpr((75 + 127) << 23)  # of 2^75, as a float32's bits
 #: Scales of a matrix's rows begin at multiples of this, so that kernels read those of a tile without masks.
@@ -40,12 +39,12 @@ def scale_pitch(rows):
     return tl.cdiv(rows, SCALE_ROWS) * SCALE_ROWS
 
 
-@triton.jit(do_not_specialize=["rows", "ks"])
-def _split(x_ptr, high_ptr, low_ptr, scale_ptr, flag_ptr, rows, ks, padded, batch_stride, row_stride, k_stride,
-           ROWS: tl.constexpr, BLOCK: tl.constexpr, FLAG_ROWS: tl.constexpr):  # fmt: skip
+@triton.jit
+def _split_rows(x_ptr, halves_ptr, scale_ptr, program, rows, ks, padded, batch_stride, row_stride, k_stride,
+                ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """One block of k of some rows: scaled, in two parts, with k contiguous."""
     batch, k_block = tl.program_id(1), tl.program_id(2)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = program * ROWS + tl.arange(0, ROWS)
     k = k_block * BLOCK + tl.arange(0, BLOCK)
     there = (row < rows)[:, None] & (k < ks)[None, :]
     offsets = row.to(tl.int64)[:, None] * row_stride + k.to(tl.int64)[None, :] * k_stride
@@ -58,12 +57,41 @@ def _split(x_ptr, high_ptr, low_ptr, scale_ptr, flag_ptr, rows, ks, padded, batc
     low = (scaled - high.to(tl.float32)).to(tl.float16)
     to = (batch.to(tl.int64) * rows + row)[:, None] * padded + k[None, :]
     written = (row < rows)[:, None] & (k < padded)[None, :]
-    tl.store(high_ptr + to, high, mask=written)
-    tl.store(low_ptr + to, low, mask=written)
+    tl.store(halves_ptr + to, high, mask=written)
+    tl.store(halves_ptr + tl.num_programs(1).to(tl.int64) * rows * padded + to, low, mask=written)
+    scale = power_of_two(exponent - 13)
     to = scale_ptr + (k_block * tl.num_programs(1) + batch).to(tl.int64) * scale_pitch(rows) + row
-    tl.store(to, power_of_two(exponent - 13), mask=row < rows)
-    if tl.max((~fits).to(tl.int32)) > 0:
-        tl.store(flag_ptr + batch * tl.cdiv(rows, FLAG_ROWS) + row // FLAG_ROWS, 1, mask=(row < rows) & ~fits)
+    tl.store(to, tl.where(fits, scale, -scale), mask=row < rows)
+
+
+@triton.jit(do_not_specialize=["x_rows", "y_rows", "ks"])
+def _split(x_ptr, x_halves, x_scale, y_ptr, y_halves, y_scale, x_rows, y_rows, ks, padded, x_batch, x_row, x_k, y_batch, y_row, y_k,
+           X_ROWS: tl.constexpr, Y_ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Programs for the rows of x, then for those of y."""
+    program, of_x = tl.program_id(0), tl.cdiv(x_rows, X_ROWS)
+    if program < of_x:
+        _split_rows(x_ptr, x_halves, x_scale, program, x_rows, ks, padded, x_batch, x_row, x_k, X_ROWS, BLOCK)
+    else:
+        _split_rows(
+            y_ptr, y_halves, y_scale, program - of_x, y_rows, ks, padded, y_batch, y_row, y_k, Y_ROWS, BLOCK
+        )
+
+
+@triton.jit
+def has_misfits(scale_ptr, blocks, batches, batch, from_row, rows, ROWS: tl.constexpr, AT_ONCE: tl.constexpr):
+    """Whether one of ROWS rows from ``from_row`` on has values that no scale can hold: a scale is negative.
+
+    Args:
+        blocks: of k; AT_ONCE of them are read together.
+    """
+    row = from_row + tl.arange(0, ROWS)
+    smallest = tl.zeros((ROWS,), dtype=tl.float32)
+    for first in range(0, blocks, AT_ONCE):
+        block = first + tl.arange(0, AT_ONCE)
+        at = (block * batches + batch).to(tl.int64)[:, None] * scale_pitch(rows) + row[None, :]
+        scale = tl.load(scale_ptr + at, mask=(block < blocks)[:, None] & (row < rows)[None, :], other=0.0)
+        smallest = tl.minimum(smallest, tl.min(scale, axis=0))
+    return tl.min(smallest, axis=0) < 0.0
 
 
 @triton.jit
@@ -79,28 +107,36 @@ def tile_of(tile, m_tiles, n_tiles, GROUP: tl.constexpr):
 
 
 class Parts:
-    """An operand (batch, rows, k) in two float16 parts.
+    """An operand (batch, rows, k) in two float16 parts, see `split`.
 
     Attributes:
-        high, low: (batch * rows, k padded to a multiple of 8) float16.
-        scale: (blocks of k, batch, rows padded to a multiple of 256) float32, what a product of the parts is multiplied by.
-        flag: (batch, groups of rows) int32, not zero where rows must be computed in float32.
+        halves: (2 * batch * rows, k padded to a multiple of 8) float16, all rows' high parts above their low ones.
+        scale: (blocks of k, batch, rows padded to a multiple of 256) float32, what a product of the parts is multiplied by; negative
+            for rows that must be computed in float32.
     """
 
     def __init__(self, x):
         batches, rows, ks = x.shape
-        padded, blocks = -(-ks // 8) * 8, -(-ks // BLOCK_K)
-        self.high, self.low = torch.empty((2, batches * rows, padded), dtype=torch.float16, device=x.device)
+        self.halves = torch.empty((2 * batches * rows, -(-ks // 8) * 8), dtype=torch.float16, device=x.device)
         pitch = triton.cdiv(rows, SCALE_ROWS.value) * SCALE_ROWS.value
-        self.scale = torch.empty((blocks, batches, pitch), dtype=torch.float32, device=x.device)
-        self.flag = torch.zeros((batches, -(-rows // FLAG_ROWS)), dtype=torch.int32, device=x.device)
-        step = 8 if x.stride(2) == 1 else 32
-        launch(
-            _split, (-(-rows // step), batches, blocks), (x, self.high, self.low, self.scale, self.flag),
-            (rows, ks, padded, *x.stride()),
-            ROWS=step, BLOCK=BLOCK_K, FLAG_ROWS=FLAG_ROWS,
-        )  # fmt: skip
+        self.scale = torch.empty((-(-ks // BLOCK_K), batches, pitch), dtype=torch.float32, device=x.device)
 
     def tiles(self, rows):
-        """Descriptors of both parts for the copy engine, in tiles of so many rows and `STEP_K` places."""
-        return [TensorDescriptor.from_tensor(part, [rows, STEP_K]) for part in (self.high, self.low)]
+        """A descriptor of the parts for the copy engine, in tiles of so many rows and `STEP_K` places."""
+        return TensorDescriptor.from_tensor(self.halves, [rows, STEP_K])
+
+
+def split(x, y=None):
+    """`Parts` of x (batch, rows, k), and of y (batch, its own rows, k) if there is one: a list."""
+    batches, rows, ks = x.shape
+    of_x = Parts(x)
+    found = [of_x] if y is None else [of_x, Parts(y)]
+    y, y_rows, of_y = (x, 0, of_x) if y is None else (y, y.shape[1], found[1])
+    x_step, y_step = (8 if one.stride(2) == 1 else 32 for one in (x, y))
+    launch(
+        _split, (-(-rows // x_step) + -(-y_rows // y_step), batches, -(-ks // BLOCK_K)),
+        (x, of_x.halves, of_x.scale, y, of_y.halves, of_y.scale),
+        (rows, y_rows, ks, of_x.halves.shape[1], *x.stride(), *y.stride()),
+        X_ROWS=x_step, Y_ROWS=y_step, BLOCK=BLOCK_K,
+    )  # fmt: skip
+    return found

@@ -20,13 +20,14 @@ from agent.kernels.gpu.hopper import few_cut_hopper, multiply_few_hopper, multip
 from agent.kernels.gpu.launching import launch
 from agent.kernels.gpu.parts import (
     BLOCK_K,
-    FLAG_ROWS,
+    SCALE_ROWS,
     STEP_K,
     TILE,
-    Parts,
+    has_misfits,
     power_of_two,
     scale_exponent,
     scale_pitch,
+    split,
     tile_of,
 )
 
@@ -38,17 +39,17 @@ LAUNCH_S = 20e-6
 
 
 @triton.jit
-def _add_products(a_high, a_low, b_high, b_low, a_row, b_row, k, sums):
-    """Adds the three products of parts of a tile's step."""
-    ah, al = a_high.load([a_row, k]), a_low.load([a_row, k])
-    bh, bl = b_high.load([b_row, k]).T, b_low.load([b_row, k]).T
+def _add_products(a_tiles, b_tiles, a_row, b_row, a_rows, b_rows, k, sums):
+    """Adds the three products of parts of a tile's step; the low parts lie so many rows below the high ones."""
+    ah, al = a_tiles.load([a_row, k]), a_tiles.load([a_rows + a_row, k])
+    bh, bl = b_tiles.load([b_row, k]).T, b_tiles.load([b_rows + b_row, k]).T
     sums = tl.dot(al, bh, sums)
     sums = tl.dot(ah, bl, sums)
     return tl.dot(ah, bh, sums)
 
 
 @triton.jit(do_not_specialize=["batches", "m", "n", "ks"])
-def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks, alpha, beta,
+def _multiply(a_tiles, b_tiles, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks, alpha, beta,
               out_batch, out_row, out_col, bias_batch, bias_row, bias_col,
               HAS_BIAS: tl.constexpr, ONE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr,
               GROUP: tl.constexpr):  # fmt: skip
@@ -59,18 +60,19 @@ def _multiply(a_high, a_low, b_high, b_low, a_scale_ptr, b_scale_ptr, bias_ptr, 
         batch, m_tile, n_tile = tile_of(tile, m_tiles, n_tiles, GROUP)
         row, col = m_tile * BM + tl.arange(0, BM), n_tile * BN + tl.arange(0, BN)
         a_row, b_row = batch * m + m_tile * BM, batch * n + n_tile * BN
+        a_rows, b_rows = batches * m, batches * n
         a_at, b_at = a_scale_ptr + batch * a_pitch + row, b_scale_ptr + batch * b_pitch + col
         a_scale = tl.load(a_at, mask=row < m, other=0.0)
         b_scale = tl.load(b_at, mask=col < n, other=0.0)
         total = tl.zeros((BM, BN), dtype=tl.float32)
         if ONE:
-            total = _add_products(a_high, a_low, b_high, b_low, a_row, b_row, 0, total)
+            total = _add_products(a_tiles, b_tiles, a_row, b_row, a_rows, b_rows, 0, total)
             total *= a_scale[:, None] * b_scale[None, :]
         else:
             for step in tl.range(0, tl.cdiv(ks, STEP)):
                 k = step * STEP
                 sums = tl.zeros((BM, BN), dtype=tl.float32)
-                sums = _add_products(a_high, a_low, b_high, b_low, a_row, b_row, k, sums)
+                sums = _add_products(a_tiles, b_tiles, a_row, b_row, a_rows, b_rows, k, sums)
                 total += sums * (a_scale[:, None] * b_scale[None, :])
                 if (k + STEP) % BLOCK == 0:  # ahead of the next step, which would wait for them
                     block = (k + STEP) // BLOCK * batches
@@ -121,10 +123,10 @@ def _unpack(p0, p1, p2, p3, out_ptr, rows, ks, UNPACK: tl.constexpr, PARTS: tl.c
 
 
 @triton.jit(do_not_specialize=["m", "n", "ks", "per"])
-def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, p0, p1, p2, p3, flag_ptr, out_ptr, m, n, ks, per, to_part, to_row, to_col,
+def _multiply_few(x_tiles, x_scale_ptr, w_tiles, p0, p1, p2, p3, mark_ptr, out_ptr, m, n, ks, per, to_part, to_row, to_col,
                   UNPACK: tl.constexpr, PARTS: tl.constexpr, EVEN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
-                  BLOCK: tl.constexpr, FLAG_ROWS: tl.constexpr):  # fmt: skip
-    """BM rows of x times rows of w, which is split in registers, with a scale for each row and step.
+                  BLOCK: tl.constexpr):  # fmt: skip
+    """BM rows of x times rows of w, which is split in registers, with a scale for each row and step; rows without one get a mark.
 
     With UNPACK, w is whole numbers, exact in float16, times a scale of its own.
     """
@@ -136,7 +138,7 @@ def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, p0, p1, p2, p3, flag_ptr,
     first = tl.program_id(1) * per
     for step in tl.range(first, tl.minimum(first + per, tl.cdiv(ks, STEP))):
         k = step * STEP
-        xh, xl = x_high.load([from_row, k]).T, x_low.load([from_row, k]).T
+        xh, xl = x_tiles.load([from_row, k]).T, x_tiles.load([m + from_row, k]).T
         if UNPACK is None:
             w = w_tiles.load([from_col, k])
             exponent, fits = scale_exponent(tl.max(w.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
@@ -155,7 +157,8 @@ def _multiply_few(x_high, x_low, x_scale_ptr, w_tiles, p0, p1, p2, p3, flag_ptr,
         all_fit = tl.minimum(all_fit, fits.to(tl.int32))
         x_scale = tl.load(x_scale_ptr + k // BLOCK * scale_pitch(m) + row, mask=row < m, other=0.0)
         total += part * x_scale[None, :] * w_scale  # a scale of few bits may be tiny, too
-    tl.store(flag_ptr + col // FLAG_ROWS, 1, mask=(col < n) & (all_fit == 0))
+    mark = tl.where(all_fit == 0, -1.0, 1.0)
+    tl.store(mark_ptr + tl.program_id(1).to(tl.int64) * scale_pitch(n) + col, mark, mask=col < n)
     to = out_ptr + tl.program_id(1).to(tl.int64) * to_part + row.to(tl.int64)[None, :] * to_row
     tl.store(to + col.to(tl.int64)[:, None] * to_col, total, mask=(col < n)[:, None] & (row < m)[None, :])
 
@@ -175,15 +178,14 @@ def _add_parts(parts_ptr, bias_ptr, out_ptr, parts, m, n, alpha, beta, out_row, 
     tl.store(out_ptr + row * out_row + col * out_col, total, mask=there)
 
 
-@triton.jit(do_not_specialize=["m", "n", "ks"])
-def _mend(a_ptr, b_ptr, p1, p2, p3, a_flag_ptr, b_flag_ptr, bias_ptr, out_ptr, m, n, ks, alpha, beta, a_batch, a_row, a_k,
+@triton.jit(do_not_specialize=["m", "n", "ks", "a_blocks", "b_blocks"])
+def _mend(a_ptr, b_ptr, p1, p2, p3, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, m, n, ks, a_blocks, b_blocks, alpha, beta, a_batch, a_row, a_k,
           b_batch, b_k, b_col, out_batch, out_row, out_col, bias_batch, bias_row, bias_col,
           UNPACK: tl.constexpr, PARTS: tl.constexpr, HAS_BIAS: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr):  # fmt: skip
-    """Computes tiles with flagged rows or columns again, by float32 multiply-adds."""
-    batch = tl.program_id(2).to(tl.int64)
-    a_flag = tl.load(a_flag_ptr + batch * tl.cdiv(m, TILE) + tl.program_id(0))
-    b_flag = tl.load(b_flag_ptr + batch * tl.cdiv(n, TILE) + tl.program_id(1))
-    if (a_flag | b_flag) != 0:
+    """Computes tiles with rows or columns without a scale again, by float32 multiply-adds."""
+    batch, batches = tl.program_id(2).to(tl.int64), tl.num_programs(2)
+    misfits = has_misfits(a_scale_ptr, a_blocks, batches, batch, tl.program_id(0) * TILE, m, TILE, 16)
+    if misfits | has_misfits(b_scale_ptr, b_blocks, batches, batch, tl.program_id(1) * TILE, n, TILE, 16):
         for part_m in range(0, TILE, PART):
             for part_n in range(0, TILE, PART):
                 row = (tl.program_id(0) * TILE + part_m + tl.arange(0, PART)).to(tl.int64)
@@ -217,7 +219,8 @@ def _mend(a_ptr, b_ptr, p1, p2, p3, a_flag_ptr, b_flag_ptr, bias_ptr, out_ptr, m
 
 def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
     """out = alpha * a @ b + beta * bias for a (batch, m, k), b (batch, k, n), bias that expands to out; all float32."""
-    turned, few_of = b.transpose(1, 2), _few_of(a, b)
+    turned = b.transpose(1, 2)
+    few_of = _few_of(a, turned)
     if few_of:
         added = None if bias is None else bias.expand(out.shape)[0]
         if few_of == "a":
@@ -227,7 +230,7 @@ def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
         return out
     batches, m, ks = a.shape
     n = b.shape[2]
-    left, right = Parts(a), Parts(turned)
+    left, right = split(a, turned)
     bias_view, units = out if bias is None else bias.expand(out.shape), processors(a.device)
     sizes, is_one = (batches, m, n, ks), ks <= STEP_K
     if on_hopper(a.device) and not is_one:
@@ -236,32 +239,31 @@ def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
         tiles = batches * -(-m // TILE) * -(-n // TILE)
         launch(
             _multiply, (min(tiles, 2 * units if is_one else units),),
-            (*left.tiles(TILE), *right.tiles(TILE), left.scale, right.scale, bias_view, out),
+            (left.tiles(TILE), right.tiles(TILE), left.scale, right.scale, bias_view, out),
             (*sizes, alpha, beta, *out.stride(), *bias_view.stride()),
             HAS_BIAS=bias is not None, ONE=is_one, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8,
             num_stages=1 if is_one else 3, maxnreg=128 if is_one else None,  # two programs on a multiprocessor
         )  # fmt: skip
-    mend(a, b, left.flag, right.flag, out, bias, alpha, beta)
+    mend(a, b, left.scale, right.scale, out, bias, alpha, beta)
     return out
 
 
-def mend(a, b, a_flag, b_flag, out, bias, alpha, beta, unpack=None, parts=1):
-    """Compute the flagged tiles of `product` again; b is what it is unpacked from if there is an ``unpack``."""
+def mend(a, b, a_scale, b_scale, out, bias, alpha, beta, unpack=None, parts=1):
+    """Compute tiles of `product` with negative scales again; b is what it is unpacked from if there is an ``unpack``."""
     batches, m, ks = a.shape
     n = out.shape[2]
     sources = b if unpack else [b] * 4
     strides = (0, 0, 0) if unpack else b.stride()
     bias_view = out if bias is None else bias.expand(out.shape)
     launch(
-        _mend, (-(-m // FLAG_ROWS), -(-n // FLAG_ROWS), batches), (a, *sources, a_flag, b_flag, bias_view, out),
-        (m, n, ks, alpha, beta, *a.stride(), *strides, *out.stride(), *bias_view.stride()),
-        UNPACK=unpack, PARTS=parts, HAS_BIAS=bias is not None, TILE=FLAG_ROWS, PART=32,
+        _mend, (-(-m // TILE), -(-n // TILE), batches), (a, *sources, a_scale, b_scale, bias_view, out),
+        (m, n, ks, len(a_scale), len(b_scale), alpha, beta, *a.stride(), *strides, *out.stride(), *bias_view.stride()),
+        UNPACK=unpack, PARTS=parts, HAS_BIAS=bias is not None, TILE=TILE, PART=32,
     )  # fmt: skip
 
 
-def _few_of(a, b):
-    """Whether a (batch, m, k) or b (batch, k, n) has so few rows that the other is best split in registers: "a", "b" or ""."""
-    turned = b.transpose(1, 2)
+def _few_of(a, turned):
+    """Which of a (batch, m, k) and b (batch, n, k) has so few rows that the other is best split in registers: "a", "b" or ""."""
     return "a" if _few_pays(a, turned) else "b" if _few_pays(turned, a) else ""
 
 
@@ -279,30 +281,29 @@ def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
     With ``unpack``, a function of Triton's, w is four tensors from which it computes elements, ``parts`` neighbors at a time.
     """
     (m, ks), n = x.shape, out.shape[1]
-    left, units = Parts(x[None]), processors(x.device)
-    flag = torch.zeros((1, -(-n // FLAG_ROWS)), dtype=torch.int32, device=x.device)
+    [left], units = split(x[None]), processors(x.device)
     if unpack is None and on_hopper(x.device):
         cut = few_cut_hopper(m, n, ks, units)
         splits = cut[2]
-        sums = torch.empty((splits, m, n), dtype=torch.float32, device=x.device)
-        multiply_few_hopper(left, w, flag, sums, cut, (m, n, ks))
+        sums, marks = _few_results(splits, m, n, x)
+        multiply_few_hopper(left, w, marks, sums, cut, (m, n, ks))
     else:
         tile_m = max(16, min(TILE, triton.next_power_of_2(m)))
         tile_n = 128 if tile_m >= 64 else 64
         steps, tiles = -(-ks // STEP_K), -(-m // tile_m) * -(-n // tile_n)
         per = -(-steps // max(1, min(steps // 8, -(-2 * units // tiles))))
         splits = -(-steps // per)
-        sums = torch.empty((splits, m, n), dtype=torch.float32, device=x.device)
+        sums, marks = _few_results(splits, m, n, x)
         x_tiles = left.tiles(tile_m)
         if unpack:
-            w_tiles, sources = x_tiles[0], w
+            w_tiles, sources = x_tiles, w
         else:
             w_tiles, sources = TensorDescriptor.from_tensor(w, [tile_n, STEP_K]), [sums] * 4
         launch(
-            _multiply_few, (tiles, splits), (*x_tiles, left.scale, w_tiles, *sources, flag, sums),
+            _multiply_few, (tiles, splits), (x_tiles, left.scale, w_tiles, *sources, marks, sums),
             (m, n, ks, per, *sums.stride()),
             UNPACK=unpack, PARTS=parts, EVEN=ks % STEP_K == 0, BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K,
-            FLAG_ROWS=FLAG_ROWS, num_warps=8 if tile_n == 128 else 4, num_stages=3,
+            num_warps=8 if tile_n == 128 else 4, num_stages=3,
         )  # fmt: skip
     bias_view = out if bias is None else bias
     launch(
@@ -311,8 +312,14 @@ def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
         HAS_BIAS=bias is not None, BLOCK=1024,
     )  # fmt: skip
     b, added = w if unpack else w.t()[None], None if bias is None else bias[None]
-    mend(x[None], b, left.flag, flag, out[None], added, alpha, beta, unpack, parts)
+    mend(x[None], b, left.scale, marks, out[None], added, alpha, beta, unpack, parts)
     return out
+
+
+def _few_results(splits, m, n, x):
+    """For the splits' sums, and for marks, 1 or -1, of w's rows in each, which `mend` reads as scales."""
+    pitch = triton.cdiv(n, SCALE_ROWS.value) * SCALE_ROWS.value
+    return x.new_empty((splits, m, n)), x.new_empty((splits, 1, pitch))
 
 
 def unpacked(sources, unpack, parts, out):
@@ -375,7 +382,7 @@ def product_pays(a, b):
     (batches, m, ks), n = a.shape, b.shape[2]
     if min(m, n, ks) < 8 or ks < 64 or batches >= 1 << 16:  # a CUDA grid's second and third axes end there
         return False
-    return _pays(batches, m, n, ks, _few_of(a, b), a.device)
+    return _pays(batches, m, n, ks, _few_of(a, b.transpose(1, 2)), a.device)
 
 
 @functools.lru_cache(4096)

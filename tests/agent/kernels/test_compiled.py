@@ -22,6 +22,7 @@ from agent.kernels.gpu import (
     convolutions,
     distances,
     hopper,
+    parts,
     products,
     ranks,
     rows,
@@ -37,12 +38,10 @@ MOST_STACK_BYTES = 150
 MOST_SHARED_BYTES = 227 << 10  # of a program on 9.0 and 10.0
 
 PRODUCT = {"HAS_BIAS": False, "ONE": False, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "GROUP": 8}
-FEW = {"EVEN": True, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "FLAG_ROWS": 128}
+FEW = {"EVEN": True, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256}
 TILES = {"HAS_BIAS": False, "BLOCK": 256, "GROUP": 8}
 HALVES_OF_64, HALVES_OF_128 = (f"tensordesc<fp16[{rows},64],{hopper.HALF_TILES!r}>" for rows in (64, 128))
-PARTS_ON_HOPPER = dict.fromkeys(("a_high", "a_low"), HALVES_OF_64) | dict.fromkeys(
-    ("b_high", "b_low"), HALVES_OF_128
-)
+PARTS_ON_HOPPER = {"a_tiles": HALVES_OF_64, "b_tiles": HALVES_OF_128}
 CONVOLUTION = {
     "TAPS_H": 3, "TAPS_W": 3, "HAS_BIAS": False, "AFTER": None, "ONE": 0, "TWO": 0, "NEAR": True, "PARTS": 2, "EVEN": False,
 }  # fmt: skip
@@ -68,8 +67,20 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     "product": (
         products._multiply,
         PRODUCT,
-        dict.fromkeys(("a_high", "a_low", "b_high", "b_low"), "tensordesc<fp16[128,64]>"),
+        dict.fromkeys(("a_tiles", "b_tiles"), "tensordesc<fp16[128,64]>"),
         {"num_warps": 8, "num_stages": 3},
+    ),
+    "parts": (
+        parts._split,
+        {"X_ROWS": 8, "Y_ROWS": 32, "BLOCK": 256},
+        dict.fromkeys(("x_halves", "y_halves"), "*fp16") | dict.fromkeys(("x_scale", "y_scale"), "*fp32"),
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "mended product": (
+        products._mend,
+        {"UNPACK": None, "PARTS": 1, "HAS_BIAS": True, "TILE": 128, "PART": 32},
+        dict.fromkeys(("p1", "p2", "p3"), "*fp32"),
+        {"num_warps": 4, "num_stages": 3},
     ),
     "product on Hopper": (
         hopper._multiply_hopper,
@@ -85,30 +96,29 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "few rows on Hopper": (
         hopper._multiply_few_hopper,
-        {"BM": 128, "STAGES": 3, "BLOCK": 256, "FLAG_ROWS": 128},
-        dict.fromkeys(("x_high", "x_low"), HALVES_OF_128)
-        | {"w_tiles": f"tensordesc<fp32[64,64],{hopper.FLOAT_TILES!r}>"},
+        {"BM": 128, "STAGES": 3, "BLOCK": 256},
+        {"x_tiles": HALVES_OF_128, "w_tiles": f"tensordesc<fp32[64,64],{hopper.FLOAT_TILES!r}>"},
         {"num_warps": 4},
     ),
     "sixteen rows on Hopper": (
         hopper._multiply_few_hopper,
-        {"BM": 16, "STAGES": 4, "BLOCK": 256, "FLAG_ROWS": 128},
-        dict.fromkeys(("x_high", "x_low"), f"tensordesc<fp16[16,64],{hopper.HALF_TILES!r}>")
-        | {"w_tiles": f"tensordesc<fp32[64,64],{hopper.FLOAT_TILES!r}>"},
+        {"BM": 16, "STAGES": 4, "BLOCK": 256},
+        {
+            "x_tiles": f"tensordesc<fp16[16,64],{hopper.HALF_TILES!r}>",
+            "w_tiles": f"tensordesc<fp32[64,64],{hopper.FLOAT_TILES!r}>",
+        },
         {"num_warps": 4},
     ),
     "few rows": (
         products._multiply_few,
         FEW | {"UNPACK": None, "PARTS": 1},
-        dict.fromkeys(("x_high", "x_low"), "tensordesc<fp16[128,64]>")
-        | {"w_tiles": "tensordesc<fp32[128,64]>"}
-        | SOURCES,
+        {"x_tiles": "tensordesc<fp16[128,64]>", "w_tiles": "tensordesc<fp32[128,64]>"} | SOURCES,
         {"num_warps": 8, "num_stages": 3},
     ),
     "packed weights": (
         products._multiply_few,
         FEW | {"UNPACK": _four_bits, "PARTS": 2},
-        dict.fromkeys(("x_high", "x_low", "w_tiles"), "tensordesc<fp16[128,64]>") | SOURCES,
+        dict.fromkeys(("x_tiles", "w_tiles"), "tensordesc<fp16[128,64]>") | SOURCES,
         {"num_warps": 8, "num_stages": 3},
     ),
     "unpacked weights": (
@@ -146,11 +156,12 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
             "KEYS": 32,
             "DIMS": 128,
             "BLOCK": 256,
-            "FLAG_ROWS": 128,
         },
-        dict.fromkeys(("q_high", "q_low"), "tensordesc<fp16[128,128]>")
-        | dict.fromkeys(("k_high", "k_low"), "tensordesc<fp16[32,128]>")
-        | dict.fromkeys(("v_high", "v_low"), "tensordesc<fp16[128,32]>"),
+        {
+            "q_tiles": "tensordesc<fp16[128,128]>",
+            "k_tiles": "tensordesc<fp16[32,128]>",
+            "v_tiles": "tensordesc<fp16[128,32]>",
+        },
         {"num_warps": 8, "num_stages": 2},
     ),
     "window": (
