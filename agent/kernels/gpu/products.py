@@ -387,14 +387,13 @@ def product_pays(a, b):
 
 @functools.lru_cache(4096)
 def _pays(batches, m, n, ks, few_of, device):
-    """cuBLAS on an H100 or H200: 50 TFLOP/s, 35 where few terms are summed, or the memory's rate.
+    """cuBLAS on an H100 or H200: 50 TFLOP/s, 35 where few terms are summed, 20 to 28 with few rows, or the memory's rate.
 
     Here: what the functions above say, 20 us for small kernels around them, and launches.
     """
     operands, results = batches * ks * (m + n), batches * m * n
-    cublas_s = max(
-        2 * results * ks / (50e12 if ks >= 256 else 35e12), 4 * (operands + results) / memory_rate(device)
-    )
+    cublas = 30e12 if few_of and min(m, n) <= 96 else 50e12 if ks >= 256 else 35e12
+    cublas_s = max(2 * results * ks / cublas, 4 * (operands + results) / memory_rate(device))
     if few_of:
         ours_s = _few_s(*((m, n) if few_of == "a" else (n, m)), ks, device)
     else:
