@@ -36,19 +36,22 @@ _REWRITING = (
     "heads.py",
     "packed.py",
     "epilogues.py",
+    "scans.py",
     "matches.py",
     "rewrite.py",
 )
 _CALL = re.compile(
     r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)"
-    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|distances|ranked|top|scatter|count|packed|running_logsumexp)\.default)\("
+    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|distances|ranked|top|scatter|count|packed|running_logsumexp|scan)\.default)\("
 )
 _TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}
-#: Names and parameters of the functions that calls are given: pointwise operations after a convolution, elements of packed weights.
+#: Names and parameters of the functions that calls are given: pointwise operations after a convolution, elements of packed weights,
+#: states of a scan, whose text begins with their parameters.
 _FUNCTIONS = {
     "convolution": ("_after", "x, a, b"),
     "packed": ("_element", "row, j, first, there, row_there, p0, p1, p2, p3"),
+    "scan": ("_state", ""),
 }
 
 
@@ -76,9 +79,10 @@ def with_library(module: str) -> tuple[str, tuple[str, ...]]:
 
         def named(match: re.Match[str]) -> str:
             key = str(of), match[1]
-            return (
-                functions.setdefault(key, f"{_FUNCTIONS[key[0]][0]}_{len(functions)}") if match[1] else "None"
-            )
+            if not match[1]:
+                return "None"
+            name = functions.setdefault(key, f"{_FUNCTIONS[key[0]][0]}_{len(functions)}")
+            return f"({name}, {name}_along)" if _joins(match[1]) else name
 
         return _TEXT.sub(named, line) if of else line
 
@@ -88,10 +92,32 @@ def with_library(module: str) -> tuple[str, tuple[str, ...]]:
 
 
 def function_text(name: str, body: str, parameters: str) -> str:
-    """A kernel's function of statements as `agent.kernels.rewriting` gives them."""
+    """A kernel's function of statements as `agent.kernels.rewriting` gives them.
+
+    Of one that joins two states of a scan there is another, which scans a tile by it: Triton takes no function for that from a kernel's caller.
+    """
+    if not parameters:
+        parameters, _, body = body.partition(": ")
     *statements, result = body.split("; ")
     lines = [*statements, f"return {result}"]
-    return "\n\n@triton.jit\ndef {}({}):\n    {}\n".format(name, parameters, "\n    ".join(lines))
+    text = "\n\n@triton.jit\ndef {}({}):\n    {}\n".format(name, parameters, "\n    ".join(lines))
+    if _joins(parameters):
+        states = "x, y" if "b1" in parameters else "x"
+        text += _ALONG.format(name=name, states=states, tile=f"({states})" if "y" in states else states)
+    return text
+
+
+def _joins(text: str) -> bool:
+    """Whether a function joins states of a scan."""
+    return text.startswith("a0, ")
+
+
+_ALONG = """
+
+@triton.jit
+def {name}_along({states}, AXIS: tl.constexpr):
+    return tl.associative_scan({tile}, AXIS, {name})
+"""
 
 
 def as_replayed(source: str) -> str:

@@ -15,7 +15,7 @@ from agent.kernels.gpu.parts import TILE
 from agent.kernels.gpu.products import LAUNCH_S, few, product, product_pays, unpacked, with_launches
 from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
-from agent.kernels.gpu.scans import running_logsumexp
+from agent.kernels.gpu.scans import running_logsumexp, scan
 from agent.kernels.gpu.scatters import count_applies, count_values, scatter, scatter_applies
 from agent.kernels.gpu.tiny import tiny_pays, tiny_products
 from agent.kernels.gpu.windows import windows, windows_apply
@@ -167,6 +167,11 @@ def library_running_logsumexp(x):
     if x.is_cuda and x.dtype == torch.float32 and x.is_contiguous() and _is_large(x):
         return running_logsumexp(x, torch.empty_like(x))
     return torch.logcumsumexp(x, -1)
+
+
+def library_scan(x, y, dim, joins, first):
+    x, y = x.contiguous(), None if y is None else y.contiguous()
+    return scan(x, y, dim, joins, first, torch.empty_like(x)) if x.numel() else x
 
 
 def library_attention(q, k, v, excluded, scale, causal):

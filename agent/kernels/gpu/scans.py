@@ -1,14 +1,18 @@
-"""The running logarithm of a sum of exponentials along rows, in one pass.
+"""Scans in one pass: of states that a given function joins, and the running logarithm of a sum of exponentials along rows.
 
-What has been summed is a pair: the maximum, and the sum of the exponentials of what lies below it. A part of a row is scanned at a
+Of the latter, what has been summed is a pair: the maximum, and the sum of the exponentials of what lies below it. A part of a row is scanned at a
 time, and parts follow one another. Where the maximum hardly rises within a part, exponentials are taken below the part's own
 maximum and summed; where it rises by so much that the first results would lose digits, or is infinite, pairs are joined, five times slower.
 """
 
+import math
+
+import torch
 import triton
 import triton.language as tl
 
 from agent.kernels.gpu.launching import launch
+from agent.kernels.gpu.products import processors
 
 PART = 4096  # of a row that is scanned at a time
 MOST_RISE = tl.constexpr(16.0)  # results at its beginning get the rounding of its maximum: at most 1e-6
@@ -59,4 +63,106 @@ def running_logsumexp(x, out):
     launch(
         _running_logsumexp, (x.numel() // cols,), (x, out), (cols,), PART=part, num_warps=max(1, part // 512)
     )
+    return out
+
+
+@triton.jit(do_not_specialize=["lanes", "length", "inner", "chunk", "chunks"])
+def _scan(x_ptr, y_ptr, ends_ptr, out_ptr, lanes, length, inner, chunk, chunks, FIRST: tl.constexpr, JOIN: tl.constexpr, ALONG: tl.constexpr,
+          COUNT: tl.constexpr, Y_IS_FLAG: tl.constexpr, ENDS: tl.constexpr, AXIS: tl.constexpr, TIME: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
+    """One chunk of some lanes, after what the ends of the chunks before it say; with ENDS, how it ends on its own instead.
+
+    A tile is (TIME, LANES) if AXIS is 0, where neighbors in memory are of different lanes, else (LANES, TIME).
+    """
+    lane, step = tl.program_id(0) * LANES + tl.arange(0, LANES), tl.arange(0, TIME)
+    if AXIS == 0:
+        lane, step = lane[None, :], step[:, None]
+    else:
+        lane, step = lane[:, None], step[None, :]
+    number = tl.program_id(1)
+    base = (lane // inner).to(tl.int64) * length * inner + lane % inner
+    size: tl.constexpr = (1, LANES) if AXIS == 0 else (LANES, 1)
+    x_before, y_before = tl.zeros(size, tl.float32), tl.zeros(size, tl.int32 if Y_IS_FLAG else tl.float32)
+    if not ENDS:
+        for before in range(number):
+            at = ends_ptr + before * lanes + lane
+            x = tl.load(at, mask=lane < lanes, other=0.0)
+            if COUNT == 2:
+                y = tl.load(at + chunks * lanes, mask=lane < lanes, other=0.0).to(y_before.dtype)
+            if before == 0:
+                x_before = x
+                if COUNT == 2:
+                    y_before = y
+            else:
+                if COUNT == 2:
+                    x_before, y_before = JOIN(x_before, y_before, x, y)
+                else:
+                    x_before = JOIN(x_before, x)
+    begin = number * chunk
+    end = tl.minimum(begin + chunk, length)
+    for start in range(begin, end, TIME):
+        time = start + step
+        inside = (time < end) & (lane < lanes)
+        at = base + time.to(tl.int64) * inner
+        x = tl.load(x_ptr + at, mask=inside, other=0.0)
+        if COUNT == 2:
+            y = tl.load(y_ptr + at, mask=inside, other=0)
+            if Y_IS_FLAG:
+                y = (y != 0).to(tl.int32)
+            if FIRST is not None:
+                x, y = FIRST(x, y)
+            x, y = ALONG(x, y, AXIS)
+        else:
+            if FIRST is not None:
+                x = FIRST(x)
+            x = ALONG(x, AXIS)
+        if (start > begin) | ((number > 0) & (not ENDS)):
+            if COUNT == 2:
+                x, y = JOIN(x_before + tl.zeros_like(x), y_before + tl.zeros_like(y), x, y)
+            else:
+                x = JOIN(x_before + tl.zeros_like(x), x)
+        is_last = time == tl.minimum(start + TIME, end) - 1
+        x_before = tl.sum(tl.where(is_last, x, 0.0), axis=AXIS, keep_dims=True)
+        if COUNT == 2:
+            y_before = tl.sum(tl.where(is_last, y, 0), axis=AXIS, keep_dims=True)
+        if not ENDS:
+            tl.store(out_ptr + at, x, mask=inside)
+    if ENDS:
+        at = ends_ptr + number * lanes + lane
+        tl.store(at, x_before, mask=lane < lanes)
+        if COUNT == 2:
+            tl.store(at + chunks * lanes, y_before.to(tl.float32), mask=lane < lanes)
+
+
+def scan(x, y, dim, joins, first, out):
+    """out = the first of the states that joining makes of all up to each place along an axis.
+
+    Where there are too few lanes (sequences side by side) for a GPU, each is cut into chunks: a first launch finds how they end.
+
+    Args:
+        x, y: the states' (float32; y may be of truth values or None), contiguous and of one shape.
+        joins: functions of Triton's: one of a state before and the one behind it, associative; and one that scans a tile by it.
+        first: applied to x and y when they are read; may be None.
+    """
+    length, inner = x.shape[dim], math.prod(x.shape[dim + 1 :])
+    lanes = x.numel() // length
+    axis = 1 if inner == 1 else 0
+    if axis == 1:
+        time = min(max(triton.next_power_of_2(length), 2), 4096 if lanes < 512 else 2048)
+        across = min(max(1, 1024 // time), triton.next_power_of_2(lanes))
+    else:
+        across = min(triton.next_power_of_2(lanes), 32)
+        time = min(2048 // across, max(triton.next_power_of_2(length), 2))
+    columns = triton.cdiv(lanes, across)
+    chunks = max(1, min(2 * processors(x.device) // columns, triton.cdiv(length, time), 64))
+    chunk = triton.cdiv(triton.cdiv(length, chunks), time) * time
+    chunks = triton.cdiv(length, chunk)
+    ends = x.new_empty((2, chunks, lanes)) if chunks > 1 else out
+    is_flag = y is not None and y.dtype == torch.bool
+    tensors = x, x if y is None else y.view(torch.uint8) if is_flag else y, ends, out
+    for of_ends in (True, False) if chunks > 1 else (False,):
+        launch(
+            _scan, (columns, chunks), tensors, (lanes, length, inner, chunk, chunks),
+            FIRST=first, JOIN=joins[0], ALONG=joins[1], COUNT=1 if y is None else 2, Y_IS_FLAG=is_flag, ENDS=of_ends, AXIS=axis, TIME=time, LANES=across,
+            num_warps=min(max(time * across // 512, 1), 8),
+        )  # fmt: skip
     return out

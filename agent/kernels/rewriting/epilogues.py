@@ -52,7 +52,7 @@ def pointwise_after(node: torch.fx.Node) -> tuple[torch.fx.Node, str, list[Any]]
     later = node.next
     while later.op != "output" and len(statements) < MOST_AFTER and not writes(later):
         if any(one in names for one in later.all_input_nodes):
-            text = _pointwise(later, name_of)
+            text = pointwise(later, name_of)
             if text is None or later.meta["val"].shape != out.shape:
                 break
             inner = list(names)
@@ -64,7 +64,7 @@ def pointwise_after(node: torch.fx.Node) -> tuple[torch.fx.Node, str, list[Any]]
     return found
 
 
-def _pointwise(node: torch.fx.Node, name_of: Any) -> str | None:
+def pointwise(node: torch.fx.Node, name_of: Any) -> str | None:
     """An operation in Triton's language, on names and numbers that `name_of` gives; NaN stays NaN."""
     name, given = operation(node), arguments_of(node)
     if given.get("alpha", 1) != 1 or given.get("rounding_mode") is not None:

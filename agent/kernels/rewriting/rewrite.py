@@ -12,13 +12,14 @@ from agent.kernels.rewriting.nodes import arguments_of, aten, replace
 from agent.kernels.rewriting.norms import mean_of_norm, steady_norm
 from agent.kernels.rewriting.orders import order_statistic
 from agent.kernels.rewriting.packed import packed_linear
+from agent.kernels.rewriting.scans import doubled_scans
 from agent.kernels.rewriting.scatters import scattering
 
 
 def rewrite(graph: torch.fx.GraphModule) -> int:
     """Replace the operations in place; returns how many were."""
     graph.graph.eliminate_dead_code()
-    changed = 0
+    changed = doubled_scans(graph.graph)
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
             continue

@@ -61,6 +61,17 @@ def _four_bits(row, j, first, there, row_there, p0, p1, p2, p3):  # type: ignore
     return code - zero[:, :, None], scale
 
 
+@triton.jit
+def _follow(a0, a1, b0, b1):  # type: ignore[no-untyped-def]
+    return b0 + b1 * a0, b1 * a1
+
+
+@triton.jit
+def _follow_along(x, y, AXIS: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.associative_scan((x, y), AXIS, _follow)
+
+
+SCAN = {"FIRST": None, "JOIN": _follow, "ALONG": _follow_along, "COUNT": 2, "Y_IS_FLAG": False}
 SOURCES = {"p0": "*u8", "p1": "*u8", "p2": "*fp32", "p3": "*fp32"}
 
 KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] = {
@@ -223,6 +234,18 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         {"PART": 4096},
         {},
         {"num_warps": 8, "num_stages": 3},
+    ),
+    "scan": (
+        scans._scan,
+        SCAN | {"ENDS": False, "AXIS": 1, "TIME": 2048, "LANES": 1},
+        {},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "ends of chunks": (
+        scans._scan,
+        SCAN | {"ENDS": True, "AXIS": 0, "TIME": 64, "LANES": 32},
+        {},
+        {"num_warps": 4, "num_stages": 3},
     ),
     "ranked": (
         ranks._ranked,
