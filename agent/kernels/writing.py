@@ -24,6 +24,7 @@ _KERNELS = (
     "scans.py",
     "scatters.py",
     "tiny.py",
+    "gathered.py",
     "calls.py",
 )
 _REWRITING = (
@@ -33,6 +34,7 @@ _REWRITING = (
     "norms.py",
     "orders.py",
     "scatters.py",
+    "gathers.py",
     "heads.py",
     "packed.py",
     "epilogues.py",
@@ -42,7 +44,7 @@ _REWRITING = (
 )
 _CALL = re.compile(
     r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)"
-    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|distances|ranked|top|scatter|count|packed|running_logsumexp|scan)\.default)\("
+    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|distances|ranked|top|scatter|count|packed|running_logsumexp|scan|gathered)\.default)\("
 )
 _TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}

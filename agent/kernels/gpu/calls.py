@@ -10,6 +10,7 @@ import torch
 from agent.kernels.gpu.attention import attention, attention_applies
 from agent.kernels.gpu.convolutions import After, convolution, transposed_convolution
 from agent.kernels.gpu.distances import distances
+from agent.kernels.gpu.gathered import multiply_gathered
 from agent.kernels.gpu.hopper import on_hopper
 from agent.kernels.gpu.parts import TILE
 from agent.kernels.gpu.products import LAUNCH_S, few, product, product_pays, unpacked, with_launches
@@ -172,6 +173,15 @@ def library_running_logsumexp(x):
 def library_scan(x, y, dim, joins, first):
     x, y = x.contiguous(), None if y is None else y.contiguous()
     return scan(x, y, dim, joins, first, torch.empty_like(x)) if x.numel() else x
+
+
+def library_gathered(weights, index, x):
+    out = x.new_empty((x.shape[0], weights.shape[1]))
+    return (
+        multiply_gathered(weights, index.contiguous(), x.contiguous(), out)
+        if out.numel() and x.numel()
+        else out.zero_()
+    )
 
 
 def library_attention(q, k, v, excluded, scale, causal):

@@ -17,6 +17,7 @@ _LIBRARY.define(
 _LIBRARY.define("max_pool(Tensor x, int[] taps, int[] stride, int[] padding, int[] dilation) -> Tensor")
 _LIBRARY.define("softmax(Tensor x, bool log) -> Tensor")
 _LIBRARY.define("running_logsumexp(Tensor x) -> Tensor")
+_LIBRARY.define("gathered(Tensor weights, Tensor index, Tensor x) -> Tensor")
 _LIBRARY.define("scan(Tensor x, Tensor? y, int dim, str joined, str first) -> Tensor")
 _LIBRARY.define(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? excluded, float? scale, bool causal) -> Tensor"
@@ -73,6 +74,11 @@ def _running_logsumexp(x: torch.Tensor) -> torch.Tensor:
 @torch.library.register_fake("kernelwright::scan", lib=_LIBRARY)
 def _scan(x: torch.Tensor, y: torch.Tensor | None, dim: int, joined: str, first: str) -> torch.Tensor:
     return x.new_empty(x.shape)
+
+
+@torch.library.register_fake("kernelwright::gathered", lib=_LIBRARY)
+def _gathered(weights: torch.Tensor, index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty((x.shape[0], weights.shape[1]))
 
 
 @torch.library.register_fake("kernelwright::attention", lib=_LIBRARY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from agent.kernels.rewriting.epilogues import joins, pointwise_after
+from agent.kernels.rewriting.gathers import gathered_product
 from agent.kernels.rewriting.heads import shared_heads
 from agent.kernels.rewriting.matches import made_of
 from agent.kernels.rewriting.means import merged
@@ -23,7 +24,7 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
             continue
-        rules = (merged, steady_norm, mean_of_norm, scattering, shared_heads, packed_linear)
+        rules = (merged, steady_norm, mean_of_norm, scattering, shared_heads, packed_linear, gathered_product)
         better = next((new for rule in rules if (new := rule(graph.graph, node)) is not None), None)
         if better is not None:
             replace(graph.graph, node, better)

@@ -21,6 +21,7 @@ from agent.kernels.gpu import (
     attention,
     convolutions,
     distances,
+    gathered,
     hopper,
     parts,
     products,
@@ -191,6 +192,12 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         tiny._multiply_tiny,
         {"M": 5, "N": 3, "KS": 7, "BLOCK": 1024},
         {},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "gathered matrices": (
+        gathered._multiply_gathered,
+        {"BM": 16, "BK": 512},
+        {"index_ptr": "*i64"},
         {"num_warps": 4, "num_stages": 3},
     ),
     "scattered elements": (
