@@ -37,8 +37,10 @@ _REWRITING = (
     "gathers.py",
     "heads.py",
     "packed.py",
+    "expressions.py",
     "epilogues.py",
     "scans.py",
+    "weights.py",
     "matches.py",
     "rewrite.py",
 )
@@ -49,11 +51,12 @@ _CALL = re.compile(
 _TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}
 #: Names and parameters of the functions that calls are given: pointwise operations after a convolution, elements of packed weights,
-#: states of a scan, whose text begins with their parameters.
+#: states of a scan, whose text begins with their parameters, weights of an attention.
 _FUNCTIONS = {
     "convolution": ("_after", "x, a, b"),
     "packed": ("_element", "row, j, first, there, row_there, p0, p1, p2, p3"),
     "scan": ("_state", ""),
+    "attention": ("_weight", "x, m"),
 }
 
 

@@ -4,6 +4,9 @@ softmax(scale * q k^T, masked) v for heads of at most 256, without the matrix of
 columns (`parts.py` says how two float16 parts hold 22 bits); weights of the softmax lie in 0 to 1 and are split in registers.
 Heads with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again in float32, and so are groups of queries with scores
 so large that the tensor core's truncated sums would show in the weights.
+
+Where weights are not a softmax but a pointwise function of the scores (of ReLU, or times a decay), they are split with a scale for each
+query and step.
 """
 
 import torch
@@ -12,7 +15,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from agent.kernels.gpu.launching import launch
-from agent.kernels.gpu.parts import BLOCK_K, has_misfits, scale_pitch, split
+from agent.kernels.gpu.parts import BLOCK_K, has_misfits, power_of_two, scale_exponent, scale_pitch, split
 
 #: A score is off by 3e-7 of itself; at this size, that is 4e-5 of a weight, about as much as float32's own error there (simulated).
 LARGEST_SCORE = tl.constexpr(128.0)
@@ -21,8 +24,11 @@ LARGEST_SCORE = tl.constexpr(128.0)
 @triton.jit(do_not_specialize=["queries", "keys"])
 def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr,
             heads, queries, keys, dims, scale, mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
-            HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """A tile of queries of one head; the mask has a byte, not zero for keys that do not count."""
+            HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, ELEMENT: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """A tile of queries of one head; the mask has a byte, not zero for keys that do not count.
+
+    With ELEMENT, weights are this function of a score and what the mask has.
+    """
     head = tl.program_id(1)
     from_query = tl.program_id(0) * QUERIES
     query = from_query + tl.arange(0, QUERIES)
@@ -40,6 +46,7 @@ def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, ma
     )
     largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
     weight = tl.zeros((QUERIES,), dtype=tl.float32)
+    all_fit = tl.full((QUERIES,), 1, dtype=tl.int32)
     total = tl.zeros((QUERIES, DIMS), dtype=tl.float32)
     mask_ptr += (head // heads).to(tl.int64) * mask_batch + (head % heads).to(tl.int64) * mask_head
     end = tl.minimum(keys, from_query + QUERIES) if CAUSAL else keys
@@ -58,15 +65,26 @@ def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, ma
         if HAS_MASK:
             at = query.to(tl.int64)[:, None] * mask_row + key.to(tl.int64)[None, :] * mask_col
             masked = tl.load(mask_ptr + at, mask=(query < queries)[:, None] & (key < keys)[None, :], other=0)
-            counts = counts & (masked == 0)
-        score = tl.where(counts, score, float("-inf"))
-        now = tl.maximum(largest, tl.max(score, axis=1))
-        base = tl.where(now == float("-inf"), 0.0, now)
-        p = tl.exp(score - base[:, None])
-        faded = tl.exp(tl.where(largest == float("-inf"), base, largest) - base)
-        faded = tl.where(largest == float("-inf"), 0.0, faded)
-        weight = weight * faded + tl.sum(p, axis=1)
-        p *= 4096.0
+        else:
+            masked = score  # of which a function without a second operand makes nothing
+        if ELEMENT is None:
+            if HAS_MASK:
+                counts = counts & (masked == 0)
+            score = tl.where(counts, score, float("-inf"))
+            now = tl.maximum(largest, tl.max(score, axis=1))
+            base = tl.where(now == float("-inf"), 0.0, now)
+            p = tl.exp(score - base[:, None])
+            faded = tl.exp(tl.where(largest == float("-inf"), base, largest) - base)
+            faded = tl.where(largest == float("-inf"), 0.0, faded)
+            weight = weight * faded + tl.sum(p, axis=1)
+            p *= 4096.0
+            total *= faded[:, None]
+            largest = now
+        else:
+            p = tl.where(counts & (query < queries)[:, None], ELEMENT(score, masked), 0.0)
+            exponent, fits = scale_exponent(tl.max(p.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
+            all_fit = tl.minimum(all_fit, fits.to(tl.int32))
+            p *= power_of_two(13 - exponent)[:, None]
         ph = p.to(tl.float16)
         pl = (p - ph.to(tl.float32)).to(tl.float16)
         vh, vl = v_tiles.load([head * dims, first]).T, v_tiles.load([v_low + head * dims, first]).T
@@ -75,12 +93,16 @@ def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, ma
         part = tl.dot(ph, vh, part)
         at = (first // BLOCK * all_heads + head).to(tl.int64) * scale_pitch(dims)
         v_scale = tl.load(v_scale_ptr + at + dim, mask=dim < dims, other=0.0)
-        total = total * faded[:, None] + part * v_scale[None, :]
-        largest = now
-    size = tl.where(largest == float("-inf"), 0.0, tl.abs(largest))
-    if tl.max(size, axis=0) > LARGEST_SCORE:
+        part *= v_scale[None, :]
+        if ELEMENT is not None:
+            part *= power_of_two(exponent - 13)[:, None]
+        total += part
+    is_off = tl.where(largest == float("-inf"), 0.0, tl.abs(largest)) > LARGEST_SCORE
+    is_off = is_off | (all_fit == 0)
+    if tl.max(is_off.to(tl.int32), axis=0) > 0:
         tl.store(q_scale_ptr + head * scale_pitch(queries) + query, -1.0, mask=query < queries)
-    total = total / (4096.0 * weight)[:, None]
+    if ELEMENT is None:
+        total = total / (4096.0 * weight)[:, None]
     to = (
         (head // heads).to(tl.int64) * out_batch
         + (head % heads).to(tl.int64) * out_head
@@ -95,8 +117,8 @@ def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, ma
 def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr, heads, queries, keys, dims, scale,
                     q_head, q_row, q_dim, k_head, k_row, k_dim, v_head, v_row, v_dim,
                     mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
-                    HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr,
-                    BLOCK: tl.constexpr):  # fmt: skip
+                    HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, ELEMENT: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+                    DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Heads with negative scales at keys or values, and groups of queries with one, once more by float32 multiply-adds."""
     head = tl.program_id(1).to(tl.int64)
     all_heads = tl.num_programs(1)
@@ -133,26 +155,65 @@ def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, 
                 masked = tl.load(
                     mask_ptr + at, mask=(query < queries)[:, None] & (key < keys)[None, :], other=0
                 )
-                counts = counts & (masked == 0)
-            score = tl.where(counts, score, float("-inf"))
-            now = tl.maximum(largest, tl.max(score, axis=1))
-            base = tl.where(now == float("-inf"), 0.0, now)
-            p = tl.exp(score - base[:, None])
-            faded = tl.where(largest == float("-inf"), 0.0, tl.exp(largest - base))
-            weight = weight * faded + tl.sum(p, axis=1)
-            total = total * faded[:, None] + tl.dot(p, v, input_precision="ieee")
-            largest = now
-        total = total / weight[:, None]
+            else:
+                masked = score
+            if ELEMENT is None:
+                if HAS_MASK:
+                    counts = counts & (masked == 0)
+                score = tl.where(counts, score, float("-inf"))
+                now = tl.maximum(largest, tl.max(score, axis=1))
+                base = tl.where(now == float("-inf"), 0.0, now)
+                p = tl.exp(score - base[:, None])
+                faded = tl.where(largest == float("-inf"), 0.0, tl.exp(largest - base))
+                weight = weight * faded + tl.sum(p, axis=1)
+                total *= faded[:, None]
+                largest = now
+            else:
+                p = tl.where(counts, ELEMENT(score, masked), 0.0)
+            total += tl.dot(p, v, input_precision="ieee")
+        if ELEMENT is None:
+            total = total / weight[:, None]
         to = (head // heads) * out_batch + (head % heads) * out_head + query * out_row
         tl.store(out_ptr + to[:, None] + dim[None, :], total, mask=there)
 
 
-def attention(q, k, v, mask, scale, causal, out):
+@triton.jit
+def _weigh(score_ptr, mask_ptr, count, heads, queries, keys, mask_batch, mask_head, mask_row, mask_col, ELEMENT: tl.constexpr,
+           HAS_MASK: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """ELEMENT of dense scores (batch, heads, queries, keys), in place."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    score = tl.load(score_ptr + at, mask=at < count, other=0.0)
+    masked = score
+    if HAS_MASK:
+        row, key = at // keys, at % keys
+        head = row // queries
+        of = head // heads * mask_batch + head % heads * mask_head + row % queries * mask_row + key * mask_col
+        masked = tl.load(mask_ptr + of, mask=at < count, other=0)
+    tl.store(score_ptr + at, ELEMENT(score, masked), mask=at < count)
+
+
+def weighed(scores, mask, element):
+    """The dense scores (batch, heads, queries, keys) after ``element``, see `attention`; in place."""
+    strides = (0, 0, 0, 0) if mask is None else mask.expand(scores.shape).stride()
+    launch(
+        _weigh, (-(-scores.numel() // 1024),), (scores, _in_bytes(scores, mask)), (scores.numel(), *scores.shape[1:], *strides),
+        ELEMENT=element, HAS_MASK=mask is not None, BLOCK=1024,
+    )  # fmt: skip
+    return scores
+
+
+def _in_bytes(otherwise, mask):
+    """The mask with truth values as bytes; something for a kernel that reads none if there is none."""
+    return otherwise if mask is None else mask.view(torch.uint8) if mask.dtype == torch.bool else mask
+
+
+def attention(q, k, v, mask, scale, causal, out, element=None):
     """Write softmax(scale * q k^T) v to out (batch, heads, queries, dims), whose last axis is dense; q, k, v float32 like it.
 
     Args:
         mask: booleans that expand to (batch, heads, queries, keys), true for keys that do not count; or None.
         causal: whether a query sees only keys up to its own place.
+        element: in place of the softmax, a function of Triton's of scale * q k^T and the mask, which may be float32 then.
     """
     batch, heads, queries, dims = q.shape
     keys = k.shape[2]
@@ -163,10 +224,10 @@ def attention(q, k, v, mask, scale, causal, out):
     boxes = ([tile, size], [step, size], [size, step])
     tiles = [TensorDescriptor.from_tensor(one.halves, box) for one, box in zip(parts, boxes, strict=True)]
     scales = [one.scale for one in parts]
-    mask_or_any = out if mask is None else mask.view(torch.uint8)
+    mask_or_any = _in_bytes(out, mask)
     places = (0, 0, 0, 0) if mask is None else mask.expand(batch, heads, queries, keys).stride()
     where = (*places, *out.stride()[:3])
-    chosen = {"HAS_MASK": mask is not None, "CAUSAL": causal, "DIMS": size}
+    chosen = {"HAS_MASK": mask is not None, "CAUSAL": causal, "ELEMENT": element, "DIMS": size}
     launch(
         _attend, (-(-queries // tile), batch * heads),
         (*tiles, *scales, mask_or_any, out), (heads, queries, keys, dims, scale, *where),

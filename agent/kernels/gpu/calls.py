@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from agent.kernels.gpu.attention import attention, attention_applies
+from agent.kernels.gpu.attention import attention, attention_applies, weighed
 from agent.kernels.gpu.convolutions import After, convolution, transposed_convolution
 from agent.kernels.gpu.distances import distances
 from agent.kernels.gpu.gathered import multiply_gathered
@@ -184,8 +184,11 @@ def library_gathered(weights, index, x):
     )
 
 
-def library_attention(q, k, v, excluded, scale, causal):
-    """softmax(scale * q k^T) v without the keys that are excluded; the scale is the head's size to the power of -1/2 if not given."""
+def library_attention(q, k, v, excluded, scale, causal, element=None):
+    """softmax(scale * q k^T) v without the keys that are excluded; the scale is the head's size to the power of -1/2 if not given.
+
+    With ``element``, that function of each score and of what is in the place of ``excluded`` takes the softmax's place.
+    """
     scale = q.shape[3] ** -0.5 if scale is None else scale
     if attention_applies(q, k, v) and on_hopper(q.device) and not torch.backends.cuda.matmul.allow_tf32:
         scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
@@ -193,7 +196,9 @@ def library_attention(q, k, v, excluded, scale, causal):
         ours_s = 4 * scores * q.shape[3] / 90e12 + 12 * (q.numel() + 2 * k.numel()) / 2.4e12
         if with_launches(ours_s, 10) < 0.95 * theirs_s:
             out = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
-            return attention(q, k, v, excluded, scale, causal, out)
+            return attention(q, k, v, excluded, scale, causal, out, element)
+    if element is not None:
+        return (weighed((q @ k.transpose(2, 3)).mul_(scale).contiguous(), excluded, element) @ v).contiguous()
     if excluded is None:
         attend = torch.nn.functional.scaled_dot_product_attention
         return attend(q, k, v, is_causal=causal, scale=scale).contiguous()

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from agent.kernels.rewriting.nodes import arguments_of, operation, value_of, writes
+from agent.kernels.rewriting.expressions import pointwise
+from agent.kernels.rewriting.nodes import operation, value_of, writes
 
 #: Pointwise operations that join a convolution.
 MOST_AFTER = 20
@@ -62,62 +63,6 @@ def pointwise_after(node: torch.fx.Node) -> tuple[torch.fx.Node, str, list[Any]]
                 found = later, "; ".join([*statements, names[later]]), [*operands, None, None][:2]
         later = later.next
     return found
-
-
-def pointwise(node: torch.fx.Node, name_of: Any) -> str | None:
-    """An operation in Triton's language, on names and numbers that `name_of` gives; NaN stays NaN."""
-    name, given = operation(node), arguments_of(node)
-    if given.get("alpha", 1) != 1 or given.get("rounding_mode") is not None:
-        return None
-    if name in _BINARY:
-        left, right = name_of(given["self"]), name_of(given["other"])
-        return f"{left} {_BINARY[name]} {right}" if left and right else None
-    if name not in ("leaky_relu", *_ENDS, *_UNARY) or given.get("approximate", "none") != "none":
-        return None
-    x = name_of(given["self"])
-    if x is None:
-        return None
-    if name == "leaky_relu":
-        slope = name_of(given["negative_slope"])
-        return f"tl.where({x} > 0.0, {x}, {x} * {slope})" if slope else None
-    if name in _ENDS:
-        text = x
-        for end, sign in zip(_ENDS[name], "<>", strict=True):
-            value = given[end] if isinstance(end, str) else end
-            if value is not None:
-                limit = None if isinstance(value, torch.fx.Node) else name_of(value)
-                if limit is None:
-                    return None
-                text = f"tl.where({text} {sign} {limit}, {limit}, {text})"
-        return text
-    return _UNARY[name].format(x=x)
-
-
-_BINARY = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-#: The arguments, or numbers, between which these keep values.
-_ENDS: dict[str, tuple[Any, Any]] = {
-    "clamp": ("min", "max"),
-    "clamp_min": ("min", None),
-    "clamp_max": (None, "max"),
-    "hardtanh": ("min_val", "max_val"),
-    "relu6": (0.0, 6.0),
-}
-_SIX = "tl.where({x} < -3.0, 0.0, tl.where({x} > 3.0, 6.0, {x} + 3.0))"
-_E = "tl.exp({x}) * (tl.exp({x}) + 2.0)"
-_UNARY = {
-    "clone": "{x}",
-    "detach": "{x}",
-    "relu": "tl.where({x} < 0.0, 0.0, {x})",
-    "sigmoid": "tl.sigmoid({x})",
-    "silu": "{x} * tl.sigmoid({x})",
-    "gelu": "0.5 * {x} * (1.0 + tl.erf({x} * 0.7071067811865476))",
-    "hardsigmoid": f"{_SIX} / 6.0",
-    "hardswish": f"{{x}} * {_SIX} / 6.0",
-    "mish": f"tl.where({{x}} > 20.0, {{x}}, {{x}} * ({_E}) / ({_E} + 2.0))",
-    "neg": "-{x}",
-    "exp": "tl.exp({x})",
-    "abs": "tl.abs({x})",
-}
 
 
 def joins(node: torch.fx.Node) -> bool:

@@ -18,6 +18,7 @@ from agent.kernels.rewriting.nodes import (
     spread,
     value_of,
 )
+from agent.kernels.rewriting.weights import weights_of
 
 #: The compiler reads shorter rows once, too.
 LONG_ROW = 8192
@@ -84,14 +85,21 @@ def made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None] 
 
 
 def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
-    """The arguments of `attention` for a call of torch's, or for softmax(scale * q k^T, masked) v written out."""
+    """The arguments of `attention` for a call of torch's, or for softmax(scale * q k^T, masked) v or other weights written out."""
     excluded: Any = None
-    causal, scale = False, None  # of torch's call: the head's size to the power of -1/2
+    causal, scale, element = (
+        False,
+        None,
+        "",
+    )  # the scale of torch's call: the head's size to the power of -1/2
     if "is_causal" in given:
         q, k, v = given["query"], given["key"], given["value"]
         if given["attn_mask"] is not None or given["dropout_p"] or given["enable_gqa"]:
             return None
         causal, scale = given["is_causal"], given["scale"]
+    elif (found := weights_of(node)) is not None:
+        scores, excluded, element = found
+        (q, k), v, scale = scores.args, node.args[1], 1.0
     else:
         weights, v, scale = only_used(node.args[0]), node.args[1], 1.0
         if is_operation(weights, "dropout") and weights.args[2] is False:
@@ -116,6 +124,7 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
         if is_written_between(scores, node):
             return None
         q, k = scores.args
+    if "is_causal" not in given:
         if not is_operation(k, "transpose") or sorted(axis % 4 for axis in k.args[1:]) != [2, 3]:
             return None
         k = k.args[0]
@@ -124,12 +133,13 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
         isinstance(one, torch.Tensor) and one.dim() == 4 and one.dtype == torch.float32 for one in each
     ):
         return None
-    if excluded is not None and (value_of(excluded).dtype != torch.bool or value_of(excluded).dim() > 4):
+    kinds = (torch.bool, torch.float32) if element else (torch.bool,)
+    if excluded is not None and (value_of(excluded).dtype not in kinds or value_of(excluded).dim() > 4):
         return None
     if hint(each[0].shape[2]) * hint(each[1].shape[2]) < LEAST_SCORES:
         return None
     alike = [one.shape[:2] + one.shape[3:] for one in each]
-    return [q, k, v, excluded, scale, causal] if alike[0] == alike[1] == alike[2] else None
+    return [q, k, v, excluded, scale, causal, element] if alike[0] == alike[1] == alike[2] else None
 
 
 def _distances_of(given: dict[str, Any]) -> list[Any] | None:

@@ -7,17 +7,15 @@ up to itself, if joining is associative. That is taken from the form of the grap
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any, NamedTuple
 
 import torch
 
-from agent.kernels.rewriting.epilogues import pointwise
+from agent.kernels.rewriting.expressions import expression, number, pointwise
 from agent.kernels.rewriting.nodes import (
     add_call,
     arguments_of,
     is_operation,
-    operation,
     replace,
     value_of,
     writes,
@@ -109,10 +107,10 @@ def _rounds(
     if None in wanted:
         return None
     now: list[torch.fx.Node | None] = [*after]
-    for number in range(1, rounds):
+    for turn in range(1, rounds):
         if None in now:
             return None
-        join = _Join([state for state in now if state is not None], shifts, 1 << number)
+        join = _Join([state for state in now if state is not None], shifts, 1 << turn)
         now = [join.find(text) for text in wanted]
     return None if all(state is None for state in now) else now
 
@@ -179,17 +177,10 @@ def _read(state: torch.fx.Node, name: str) -> tuple[torch.fx.Node, str]:
         return state, text
     inputs = state.all_input_nodes
     if len(inputs) == 1 and value_of(inputs[0]).dtype == torch.float32:
-        named = pointwise(state, lambda given: name if given is inputs[0] else _number(given))
+        named = pointwise(state, lambda given: name if given is inputs[0] else number(given))
         if named is not None and value_of(inputs[0]).shape == value_of(state).shape:
             return inputs[0], named
     return state, text
-
-
-def _number(given: Any) -> str | None:
-    """A number in Triton's language; None for other arguments."""
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        return None
-    return repr(float(given)) if math.isfinite(given) else f'float("{given}")'
 
 
 class _Join:
@@ -243,40 +234,13 @@ class _Join:
     def _name_of(self, given: Any) -> str | None:
         """A name for a node or number, after statements that compute it."""
         if not isinstance(given, torch.fx.Node):
-            return _number(given)
+            return number(given)
         if given not in self._names:
             value = value_of(given)
             alike = isinstance(value, torch.Tensor) and value.shape == value_of(self._states[0]).shape
-            text = self._expression(given) if alike and given.op == "call_function" else None
+            text = expression(given, self._name_of) if alike and given.op == "call_function" else None
             if text is None:
                 return None
             self._names[given] = f"t{len(self.statements)}"
             self.statements.append(f"t{len(self.statements)} = {text}")
         return self._names[given]
-
-    def _expression(self, node: torch.fx.Node) -> str | None:
-        name, given = operation(node), arguments_of(node) if operation(node) else {}
-        if name == "masked_fill":
-            names = [self._name_of(given[key]) for key in ("mask", "value", "self")]
-            form = "tl.where({}, {}, {})"
-        elif name == "where":
-            names = [self._name_of(given[key]) for key in ("condition", "self", "other")]
-            form = "tl.where({}, {}, {})"
-        elif name in _FORMS:
-            names = [self._name_of(given[key]) for key in ("self", "other") if key in given]
-            form = _FORMS[name]
-        else:
-            is_float = value_of(node).dtype == torch.float32
-            return pointwise(node, self._name_of) if is_float else None
-        return form.format(*names) if None not in names else None
-
-
-_LARGER = "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)"
-_FORMS = {
-    "__or__": "{} | {}", "bitwise_or": "{} | {}", "logical_or": "{} | {}",
-    "__and__": "{} & {}", "bitwise_and": "{} & {}", "logical_and": "{} & {}",
-    "maximum": _LARGER,
-    "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
-    # Equal ones may be infinite.
-    "logaddexp": f"tl.where({{0}} == {{1}}, {{0}} + 0.6931471805599453, {_LARGER} + tl.log(1.0 + tl.exp(-tl.abs({{0}} - {{1}}))))",
-}  # fmt: skip

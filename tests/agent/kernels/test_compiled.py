@@ -48,6 +48,19 @@ CONVOLUTION = {
 }  # fmt: skip
 
 
+ATTENTION = {"HAS_MASK": True, "CAUSAL": False, "QUERIES": 128, "KEYS": 32, "DIMS": 128, "BLOCK": 256}
+ATTENTION_TILES = {
+    "q_tiles": "tensordesc<fp16[128,128]>",
+    "k_tiles": "tensordesc<fp16[32,128]>",
+    "v_tiles": "tensordesc<fp16[128,32]>",
+}
+
+
+@triton.jit
+def _relu_of(x, m):  # type: ignore[no-untyped-def]
+    return tl.where(x * m < 0.0, 0.0, x * m)
+
+
 @triton.jit
 def _gelu_and_more(x, a, b):  # type: ignore[no-untyped-def]
     return 0.5 * x * (1.0 + tl.erf(x * 0.7071)) + a + b
@@ -161,19 +174,14 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "attention": (
         attention._attend,
-        {
-            "HAS_MASK": True,
-            "CAUSAL": False,
-            "QUERIES": 128,
-            "KEYS": 32,
-            "DIMS": 128,
-            "BLOCK": 256,
-        },
-        {
-            "q_tiles": "tensordesc<fp16[128,128]>",
-            "k_tiles": "tensordesc<fp16[32,128]>",
-            "v_tiles": "tensordesc<fp16[128,32]>",
-        },
+        ATTENTION | {"ELEMENT": None},
+        ATTENTION_TILES,
+        {"num_warps": 8, "num_stages": 2},
+    ),
+    "attention of ReLU": (
+        attention._attend,
+        ATTENTION | {"ELEMENT": _relu_of},
+        ATTENTION_TILES,
         {"num_warps": 8, "num_stages": 2},
     ),
     "window": (
@@ -295,6 +303,7 @@ ABOVE_8 = (
     "convolution and more",
     "transposed convolution",
     "attention",
+    "attention of ReLU",
 )
 
 

@@ -18,6 +18,7 @@ import json, warnings
 warnings.simplefilter("ignore")
 import torch
 import torch.nn.functional as F
+from agent.kernels.writing import function_text
 from evaluator.roles import interpreted
 interpreted.prepare()
 from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, scans, scatters, tiny, windows
@@ -198,6 +199,30 @@ def shared(q, k, v):
 
 attend("large scores, near one another", 1, 2, 160, 128, 64, change=shared)
 attend("large heads", 1, 1, 20, 300, 136)
+
+def weigh(name, batch, heads, queries, keys, dims, element, run_element, mask=None, change=None):
+    q = torch.randn(batch, queries, heads, dims).transpose(1, 2)
+    k, v = torch.randn(2, batch, heads, keys, dims)
+    if change:
+        change(q, k, v)
+    def run(q, k, v):
+        return run_element((q @ k.transpose(2, 3)) * 0.3, mask) @ v
+    out = torch.full((batch, heads, queries, dims), 7.0)
+    attention.attention(q, k, v, mask, 0.3, False, out, element)
+    compare(name, out, run(q.double(), k.double(), v.double()), run(q, k, v))
+    apart = attention.weighed(((q @ k.transpose(2, 3)) * 0.3).contiguous(), mask, element) @ v
+    compare(name + ", apart", apart, run(q.double(), k.double(), v.double()), run(q, k, v))
+
+functions = "import triton\\nimport triton.language as tl\\n"
+functions += function_text("relu", "t0 = tl.where((m != 0), 0.0, x); tl.where(t0 < 0.0, 0.0, t0)", "x, m")
+functions += function_text("decay", "x * m", "x, m") + function_text("squared", "x * x * 1e-3", "x, m")
+open("functions.py", "w").write(functions)
+import functions
+weigh("relu", 2, 2, 70, 130, 64, functions.relu, lambda x, m: x.masked_fill(m, 0.0).relu(), torch.rand(1, 1, 70, 130) > 0.7)
+weigh("decay", 1, 3, 40, 40, 16, functions.decay, lambda x, m: x * m, torch.rand(3, 40, 40) ** 9)
+weigh("squares", 1, 2, 33, 50, 40, functions.squared, lambda x, m: x * x * 1e-3)
+weigh("squares, inf and nan", 2, 2, 20, 40, 16, functions.squared, lambda x, m: x * x * 1e-3, change=special)
+weigh("squares beyond the scales", 1, 1, 20, 40, 16, functions.squared, lambda x, m: x * x * 1e-3, change=lambda q, k, v: q[0, 0, 3].mul_(1e15))
 attend("large heads, an infinite value", 1, 1, 20, 40, 136, change=lambda q, k, v: v[0, 0, 3, 130:131].fill_(torch.inf))
 print(json.dumps(found))
 """

@@ -170,6 +170,69 @@ def test_attention_is_as_accurate_as_torch(dims: int, shared: float) -> None:
         assert error(got, exact) <= 2 * error(run(q, k, v), exact)
 
 
+@triton.jit
+def _decayed(x, m):  # type: ignore[no-untyped-def]
+    return tl.where(x < 0.0, 0.0, x) * m
+
+
+@pytest.mark.parametrize("dims", [64, 96, 128])
+def test_weights_that_are_no_softmax_are_as_accurate_as_torch(dims: int) -> None:
+    from agent.kernels.gpu import calls, products
+
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 8, 1024, 8, dims, device="cuda").transpose(2, 3)
+    decay = torch.rand(8, 1024, 1024, device="cuda") ** 4
+    exact = ((q.double() @ k.double().transpose(2, 3)).relu() * decay) @ v.double()
+    torch_s = error(((q @ k.transpose(2, 3)).relu() * decay) @ v, exact)
+    for launch_s in (0.0, 1.0):  # in one kernel, and apart
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(products, "LAUNCH_S", launch_s)
+            assert error(calls.library_attention(q, k, v, decay, 1.0, False, _decayed), exact) <= 2 * torch_s
+    q[1, 2, 30] = float("nan")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "LAUNCH_S", 0.0)
+        got = calls.library_attention(q, k, v, decay, 1.0, False, _decayed)
+    assert got[1, 2, 30].isnan().all() and got.isnan().sum() == dims
+
+
+@triton.jit
+def _follow(a0, a1, b0, b1):  # type: ignore[no-untyped-def]
+    return b0 + b1 * a0, b1 * a1
+
+
+@triton.jit
+def _follow_along(x, y, AXIS: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.associative_scan((x, y), AXIS, _follow)
+
+
+@pytest.mark.parametrize("shape", [(8, 2048, 512), (2, 5000, 3), (300, 3000)])
+def test_a_scan_of_pairs_is_the_recurrence(shape: tuple[int, ...]) -> None:
+    """Also in chunks, where few sequences lie side by side."""
+    from agent.kernels.gpu import calls
+
+    torch.manual_seed(0)
+    gate, b = torch.rand(shape, device="cuda"), torch.randn(shape, device="cuda")
+    h, wanted = torch.zeros_like(b[:, 0], dtype=torch.float64), []
+    for place in range(shape[1]):
+        h = gate[:, place].double() * h + b[:, place]
+        wanted.append(h)
+    for _ in range(2):
+        got = calls.library_scan(b, gate, 1, (_follow, _follow_along), None)
+        assert error(got, torch.stack(wanted, 1)) < 2e-7
+
+
+def test_gathered_matrices_are_multiplied_where_they_lie() -> None:
+    from agent.kernels.gpu import calls
+
+    torch.manual_seed(0)
+    index = torch.randint(-64, 64, (512,), device="cuda")
+    for m, ks in ((16, 4096), (4096, 16), (70, 300)):
+        weights, x = torch.randn(64, m, ks, device="cuda"), torch.randn(512, ks, device="cuda")
+        exact = torch.bmm(weights.double()[index], x.double()[:, :, None])[:, :, 0]
+        for _ in range(2):
+            assert error(calls.library_gathered(weights, index, x), exact) < 3e-7
+
+
 @pytest.mark.parametrize("shape", [(4096, 32000), (65536, 256), (65536, 511), (3, 5, 7)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_order_statistics_are_those_of_torch(shape: tuple[int, ...], dtype: torch.dtype) -> None:

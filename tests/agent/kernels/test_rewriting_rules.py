@@ -68,7 +68,17 @@ def convolution(*given):
         exec(statement, names)
     return names[result] if after else x
 
+def attention(q, k, v, excluded, scale, causal, element):
+    if not element:
+        return calls.library_attention(q, k, v, excluded, scale, causal)
+    names = {"x": (q @ k.transpose(2, 3)) * scale, "m": excluded, "tl": tl}
+    *statements, result = element.split("; ")
+    for statement in statements:
+        exec(statement, names)
+    return names[result] @ v
+
 rewriting._LIBRARY.impl("convolution", convolution, "CPU")
+rewriting._LIBRARY.impl("attention", attention, "CPU")
 for name in ("max_pool", "distances", "ranked", "top", "running_logsumexp", "scatter", "count"):
     rewriting._LIBRARY.impl(name, getattr(calls, "library_" + name), "CPU")
 torch.manual_seed(0)
@@ -471,6 +481,49 @@ def test_what_goes_to_places_in_order_and_counts_are_the_library_s(tmp_path: Pat
     found = rewritten(tmp_path, SCATTERED)
     assert found["same"] == [True] * 15
     assert sorted(found["library"]) == ["count"] * 2 + ["scatter"] * 5
+
+
+WEIGHTS = """
+import math
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, q, k, v, seen, decay):
+        q = q * 1.0
+        scores = q @ k.transpose(2, 3)
+        shared = q @ k.transpose(2, 3)
+        kept = F.relu(q @ k.transpose(2, 3))
+        return (
+            F.relu((q @ k.transpose(2, 3) / 4).masked_fill(seen == 0, float("-inf"))) @ v,
+            F.dropout((q @ k.transpose(2, 3)) * decay, 0.1, False) @ v,
+            torch.sigmoid(q @ k.transpose(-1, -2) + decay) @ v,
+            torch.where(seen > 0.5, scores, 0.0) @ v,
+            # These stay: two tensors, a sum over keys, scores or weights that are used elsewhere, no weights, fewer dimensions.
+            ((q @ k.transpose(2, 3)) * decay + seen) @ v,
+            F.normalize(q @ k.transpose(2, 3), dim=-1) @ v,
+            F.relu(shared) @ v + shared.sum(),
+            kept @ v + kept.sum(),
+            (q @ k.transpose(2, 3)) @ v,
+            F.relu(q[0] @ k[0].transpose(1, 2)) @ v[0],
+        )
+
+
+def get_inputs():
+    return [*torch.randn(3, 2, 3, 300, 8), torch.rand(1, 1, 300, 300).round(), torch.rand(3, 300, 300)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_weights_that_are_no_softmax_are_the_library_s(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, WEIGHTS)
+    assert found["same"] == [True] * 10
+    assert sorted(found["library"]) == ["attention"] * 4
 
 
 HEADS = """
