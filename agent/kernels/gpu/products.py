@@ -33,8 +33,8 @@ from agent.kernels.gpu.parts import (
 
 # Of a scale of few bits; times the other operand's, up to 2^62, and a step's sum it is a float32.
 LARGEST_SCALE = tl.constexpr((40 + 127) << 23)
-# Of a launch from Python with its descriptors and buffers (a product with six took 165 us, a few rows' 205; H100); a CUDA graph's
-# replay takes a tenth (agent.kernels.writing.as_replayed).
+# Of a launch from Python with its descriptors and buffers, on a slow host (a product takes 180 us of an H200's, whose torch.mm takes
+# 19); a CUDA graph's replay takes a tenth (agent.kernels.writing.as_replayed).
 LAUNCH_S = 20e-6
 
 
