@@ -32,6 +32,7 @@ _REWRITING = (
     "operations.py",
     "means.py",
     "norms.py",
+    "exchanges.py",
     "orders.py",
     "scatters.py",
     "gathers.py",

@@ -65,9 +65,15 @@ class HumanProposer:
         has_own = "own" in told and context.judges_own_sizes
         for own in (True, False) if has_own else (False,):
             source = assemble(capture, context.task.source, context.task.name, words, changed, own=own)
-            if operations:
-                sizes = ", for its own sizes" if own else ""
-                note = f"library kernels for {', '.join(operations)} in the code that torch.compile generates{sizes}"
+            if operations or _is_rewritten(told["own"] if own else told):
+                kernels = (
+                    f"library kernels for {', '.join(operations)} in"
+                    if operations
+                    else "a rewritten graph for"
+                )
+                note = (
+                    f"{kernels} the code that torch.compile generates{', for its own sizes' if own else ''}"
+                )
                 label = LIBRARY_ANY_SIZE if has_own and not own else LIBRARY
                 yield Candidate(source, self.origin, label, note=note)
 
@@ -82,3 +88,8 @@ class HumanProposer:
         yield Candidate(
             source, self.origin, ROWS, note="a loop over rows in C++, written for the module's formula"
         )
+
+
+def _is_rewritten(told: dict[str, Any]) -> bool:
+    """Whether the library changed the graph of a capture, if only by operations of torch's."""
+    return any((part or {}).get("library") for part in (told, told.get("backward")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from agent.kernels.rewriting.epilogues import joins, pointwise_after
+from agent.kernels.rewriting.exchanges import exchanged
 from agent.kernels.rewriting.gathers import gathered_product
 from agent.kernels.rewriting.heads import shared_heads
 from agent.kernels.rewriting.matches import made_of
@@ -30,7 +31,7 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
             replace(graph.graph, node, better)
             changed += 1
         else:
-            changed += order_statistic(graph.graph, node)
+            changed += exchanged(graph.graph, node) or order_statistic(graph.graph, node)
     graph.graph.eliminate_dead_code()
     for node in list(graph.graph.nodes):
         made = made_of(node) if node.op == "call_function" else None

@@ -9,6 +9,8 @@ import pytest
 
 from agent.candidates import Candidate
 from agent.compiler import inductor
+from agent.kernels.writing import rewriting_text
+from agent.proposers import human
 from agent.proposers.human import ROWS, HumanProposer
 from agent.proposing import ProposalContext
 from agent.stores.folder import FolderStore
@@ -16,6 +18,7 @@ from evaluator.client import Referee
 from evaluator.description import Description
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
+from tests.agent.compiler.extraction import capture_text
 from tests.evaluator.judging import until_timed
 
 OWN = """
@@ -82,6 +85,41 @@ def test_another_module_yields_nothing_and_says_why(referee: Referee, tmp_path: 
         [],
         "the module is no loop over rows: an input has other sizes",
     )
+
+
+PAIRS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x.unflatten(-1, (-1, 2)).sort(-1, descending=True).values.flatten(-2) * 2
+
+
+def get_inputs():
+    return [torch.randn(8, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_rewritten_graph_without_calls_of_the_library_is_proposed_too(
+    referee: Referee, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture = capture_text(tmp_path / "capture", PAIRS, {}, files={"rewriting.py": rewriting_text()})
+    monkeypatch.setattr(human, "kept_capture", lambda _: capture)
+    [one], _ = propose(PAIRS, referee, tmp_path / "store", "cuda")
+    assert (
+        one.label == human.LIBRARY
+        and "rewritten" in str(one.note)
+        and "sort(" not in one.source.split("class Model")[0]
+    )
+    plain = json.loads(capture) | {"library": ""}
+    monkeypatch.setattr(human, "kept_capture", lambda _: json.dumps(plain))
+    assert propose(PAIRS, referee, tmp_path / "other", "cuda")[0] == []
 
 
 def test_no_loop_over_rows_is_proposed_for_a_backward(referee: Referee, tmp_path: Path) -> None:
