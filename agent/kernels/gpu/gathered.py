@@ -6,12 +6,12 @@ import triton.language as tl
 from agent.kernels.gpu.launching import launch
 
 
-@triton.jit(do_not_specialize=["m", "ks", "matrices"])
-def _multiply_gathered(w_ptr, index_ptr, x_ptr, out_ptr, m, ks, matrices, w_matrix, w_row, w_k,
+@triton.jit(do_not_specialize=["rows", "m", "ks", "matrices"])
+def _multiply_gathered(w_ptr, index_ptr, x_ptr, out_ptr, rows, m, ks, matrices, w_matrix, w_row, w_k,
                        BM: tl.constexpr, BK: tl.constexpr):  # fmt: skip
     """Some results of one row of x; NaN where its index is of no matrix."""
-    row = tl.program_id(0).to(tl.int64)
-    col = tl.program_id(1) * BM + tl.arange(0, BM)
+    row = (tl.program_id(0) % rows).to(tl.int64)
+    col = tl.program_id(0) // rows * BM + tl.arange(0, BM)
     which = tl.load(index_ptr + row).to(tl.int64)
     which = tl.where(which < 0, which + matrices, which)
     is_one = (which >= 0) & (which < matrices)
@@ -30,9 +30,10 @@ def multiply_gathered(weights, index, x, out):
     """out[i] = weights[index[i]] @ x[i] for weights (matrices, m, k), x (rows, k), out (rows, m); float32, x and out contiguous."""
     matrices, m, ks = weights.shape
     part = min(triton.next_power_of_2(ks), 512)
-    rows = min(triton.next_power_of_2(m), max(1, 4096 // part))
+    results = min(triton.next_power_of_2(m), max(1, 4096 // part))
     launch(
-        _multiply_gathered, (x.shape[0], -(-m // rows)), (weights, index, x, out), (m, ks, matrices, *weights.stride()),
-        BM=rows, BK=part,
+        _multiply_gathered, (x.shape[0] * -(-m // results),), (weights, index, x, out),
+        (x.shape[0], m, ks, matrices, *weights.stride()),
+        BM=results, BK=part,
     )  # fmt: skip
     return out

@@ -20,7 +20,13 @@ def exchanged(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
         return False
     given = arguments_of(node)
     x = value_of(given["self"])
-    if not isinstance(x, torch.Tensor) or x.dim() == 0 or x.dtype == torch.bool or x.is_complex():
+    if (
+        not isinstance(x, torch.Tensor)
+        or x.dim() == 0
+        or x.dtype == torch.bool
+        or x.is_complex()
+        or not x.is_contiguous()
+    ):
         return False
     dim = given["dim"] % x.dim()
     size = x.shape[dim]

@@ -21,16 +21,38 @@ def number(given: Any) -> str | None:
     return repr(float(given)) if math.isfinite(given) else f'float("{given}")'
 
 
+def is_pointwise(node: torch.fx.Node) -> bool:
+    """Whether `expression` knows the operation."""
+    name = operation(node)
+    return name in ("leaky_relu", "dropout", *_OF_TRUTH, *_BINARY, *_ENDS, *_UNARY)
+
+
 def expression(node: torch.fx.Node, name_of: Names) -> str | None:
-    """An operation, also one of truth values; None for others."""
+    """An operation on float32 and truth values; None for others."""
     name, given = operation(node), arguments_of(node) if operation(node) else {}
     if name in _OF_TRUTH:
-        keys, form = _OF_TRUTH[name]
-        names = [name_of(given[key]) for key in keys]
+        kinds, form = _OF_TRUTH[name]
+        if any(_kind(given[key]) not in (kind, None) for key, kind in kinds.items()):
+            return None
+        names = [name_of(given[key]) for key in kinds]
         return form.format(*names) if None not in names else None
+    if any(_kind(one) != torch.float32 for one in (node, *node.all_input_nodes)):
+        return None
     if name == "dropout":
         return name_of(given["input"]) if given["train"] is False else None
-    return pointwise(node, name_of) if value_of(node).dtype == torch.float32 else None
+    return pointwise(node, name_of)
+
+
+def _kind(given: Any) -> torch.dtype | None:
+    """A tensor's dtype; None of a number."""
+    value = value_of(given)
+    return (
+        value.dtype
+        if isinstance(value, torch.Tensor)
+        else torch.int64
+        if isinstance(given, torch.fx.Node)
+        else None
+    )
 
 
 def pointwise(node: torch.fx.Node, name_of: Names) -> str | None:
@@ -89,21 +111,22 @@ _UNARY = {
 }
 
 
-_TWO = ("self", "other")
+_TRUTHS = {"self": torch.bool, "other": torch.bool}
+_NUMBERS = {"self": torch.float32, "other": torch.float32}
 _LARGER = "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)"
-#: Names of arguments, and the expression of them.
-_OF_TRUTH = {
-    "masked_fill": (("mask", "value", "self"), "tl.where({}, {}, {})"),
-    "where": (("condition", "self", "other"), "tl.where({}, {}, {})"),
-    **dict.fromkeys(("__or__", "bitwise_or", "logical_or"), (_TWO, "{} | {}")),
-    **dict.fromkeys(("__and__", "bitwise_and", "logical_and"), (_TWO, "{} & {}")),
-    **{name: (_TWO, f"{{}} {sign} {{}}") for name, sign in
+#: Names of arguments with their types, and the expression of them.
+_OF_TRUTH: dict[str, tuple[dict[str, torch.dtype], str]] = {
+    "masked_fill": ({"mask": torch.bool, "value": torch.float32, "self": torch.float32}, "tl.where({}, {}, {})"),
+    "where": ({"condition": torch.bool} | _NUMBERS, "tl.where({}, {}, {})"),
+    **dict.fromkeys(("__or__", "bitwise_or", "logical_or"), (_TRUTHS, "{} | {}")),
+    **dict.fromkeys(("__and__", "bitwise_and", "logical_and"), (_TRUTHS, "{} & {}")),
+    **{name: (_NUMBERS, f"{{}} {sign} {{}}") for name, sign in
        (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="))},
-    "maximum": (_TWO, _LARGER),
-    "minimum": (_TWO, "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)"),
+    "maximum": (_NUMBERS, _LARGER),
+    "minimum": (_NUMBERS, "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)"),
     # Equal ones may be infinite.
     "logaddexp": (
-        _TWO,
+        _NUMBERS,
         f"tl.where({{0}} == {{1}}, {{0}} + 0.6931471805599453, {_LARGER} + tl.log(1.0 + tl.exp(-tl.abs({{0}} - {{1}}))))",
     ),
 }  # fmt: skip

@@ -32,15 +32,15 @@ def gathered_product(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Nod
     left, right = value_of(one), value_of(two)
     if not all(isinstance(each, torch.Tensor) and each.dim() == 3 for each in (left, right)):
         return None
-    is_column = right.shape[2] == 1 and _picked(one) is not None
-    found = _picked(one) if is_column else _picked(two) if left.shape[1] == 1 else None
+    is_column = _is_one(right.shape[2]) and _picked(one) is not None
+    found = _picked(one) if is_column else _picked(two) if _is_one(left.shape[1]) else None
     if found is None:
         return None
     weights, index = found
     vector, matrices = (two, one) if is_column else (one, two)
     picked = value_of(matrices)
     if (
-        value_of(vector).dtype != torch.float32 or picked.shape[0] != value_of(vector).shape[0]
+        value_of(vector).dtype != torch.float32 or str(picked.shape[0]) != str(value_of(vector).shape[0])
         or hint(picked.numel()) < LEAST_PICKED or is_written_between(matrices, node)
     ):  # fmt: skip
         return None
@@ -50,6 +50,11 @@ def gathered_product(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Nod
         flat = add_call(graph, aten.squeeze.dim, vector, 2 if is_column else 1)
         out = add_call(graph, torch.ops.kernelwright.gathered.default, weights, index, flat)
         return add_call(graph, aten.unsqueeze.default, out, 2 if is_column else 1)
+
+
+def _is_one(size: Any) -> bool:
+    """Also of a symbol, without a condition."""
+    return isinstance(size, int) and size == 1
 
 
 def _picked(node: Any) -> tuple[Any, Any] | None:
@@ -65,5 +70,7 @@ def _picked(node: Any) -> tuple[Any, Any] | None:
         return None
     of, at = value_of(weights), value_of(index)
     if not isinstance(at, torch.Tensor) or at.dim() != 1 or at.dtype not in (torch.int32, torch.int64):
+        return None
+    if at.device != of.device:
         return None
     return (weights, index) if of.dim() == 3 and of.dtype == torch.float32 else None

@@ -63,6 +63,11 @@ def hint(size: Any) -> int:
     return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
+def same_sizes(*tensors: Any) -> bool:
+    """Whether tensors have the same sizes, symbols by their names: a comparison of symbols would become a condition of the code."""
+    return len({tuple(str(size) for size in one.shape) for one in tensors}) == 1
+
+
 def replace(graph: torch.fx.Graph, node: torch.fx.Node, new: torch.fx.Node) -> None:
     """Let a new node take another's place."""
     node.replace_all_uses_with(new)

@@ -1,12 +1,13 @@
 """Scans written as rounds of doubling steps, each of which reads and writes all of memory, become one pass.
 
 In such a round every place joins its state with that of the place 1, then 2, 4, 8, ... before it; after all rounds it has joined all
-up to itself, if joining is associative. That is taken from the form of the graph, and what comes of it is judged as any candidate is.
+up to itself, if joining is associative. That is tried with numbers of many sizes, and what comes of it is judged as any candidate is.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,13 +18,15 @@ from agent.kernels.rewriting.nodes import (
     arguments_of,
     is_operation,
     replace,
+    same_sizes,
     value_of,
     writes,
 )
 
 #: Of fewer the compiler makes one pass, too.
 LEAST_ROUNDS = 4
-MOST_STATES = 2
+#: Tensors that are shifted together.
+MOST_STATES = 4
 
 
 class _Shift(NamedTuple):
@@ -37,20 +40,24 @@ class _Shift(NamedTuple):
 
 def doubled_scans(graph: torch.fx.Graph) -> int:
     """Replace doubling rounds by one scan; returns how many results were replaced."""
-    nodes = list(graph.nodes)
-    if any(writes(node) for node in nodes):
+    if any(writes(node) for node in graph.nodes):
         return 0
-    shifts = {node: shift for node in nodes if (shift := _shift_of(node)) is not None}
     changed = 0
-    for dim in sorted({shift.dim for shift in shifts.values()}):
-        for shape in {tuple(value_of(node).shape) for node, shift in shifts.items() if shift.dim == dim}:
-            own = {
-                node: shift
-                for node, shift in shifts.items()
-                if shift.dim == dim and tuple(value_of(node).shape) == shape
-            }
-            changed += _replaced(graph, own, dim, shape[dim])
+    while _one_scan(graph):
+        changed += 1
+        graph.eliminate_dead_code()
     return changed
+
+
+def _one_scan(graph: torch.fx.Graph) -> bool:
+    """Replace the result of some rounds, if there are any; whether it did."""
+    alike: dict[Any, dict[torch.fx.Node, _Shift]] = {}
+    for node in graph.nodes:
+        shift = _shift_of(node)
+        if shift is not None:
+            sizes = tuple(str(size) for size in value_of(node).shape)
+            alike.setdefault((shift.dim, sizes), {})[node] = shift
+    return any(_is_replaced(graph, shifts) for shifts in alike.values())
 
 
 def _shift_of(node: torch.fx.Node) -> _Shift | None:
@@ -63,70 +70,71 @@ def _shift_of(node: torch.fx.Node) -> _Shift | None:
     if value.dtype not in (torch.float32, torch.bool) or not all(isinstance(one, int) for one in pads):
         return None
     dim = int(cut["dim"]) % value.dim()
-    place = 2 * (value.dim() - 1 - dim)
-    shifted = padded["mode"] == "constant" and [at for at, size in enumerate(pads) if size] == [place]
-    whole = cut["start"] in (None, 0) and cut["end"] == value.shape[dim] and cut["step"] == 1
-    return (
-        _Shift(source, dim, pads[place], padded["value"] or 0.0)
-        if shifted and whole and pads[place] > 0
-        else None
-    )
-
-
-def _replaced(graph: torch.fx.Graph, shifts: dict[torch.fx.Node, _Shift], dim: int, length: Any) -> int:
-    """Of rounds along one axis of tensors of one shape."""
-    if not isinstance(length, int):
-        return 0
-    rounds = max(0, (length - 1).bit_length())
-    amounts = {shift.places for shift in shifts.values()}
-    if rounds < LEAST_ROUNDS or not {1 << number for number in range(rounds)} <= amounts:
-        return 0
-    states = list(dict.fromkeys(shift.source for shift in shifts.values() if shift.places == 1))
-    second = list(dict.fromkeys(shift.source for shift in shifts.values() if shift.places == 2))
-    if not 0 < len(states) == len(second) <= MOST_STATES:
-        return 0
-    for after in itertools.permutations(second):
-        results = _rounds(states, list(after), shifts, rounds)
-        if results is not None:
-            return sum(
-                _joined(graph, [states[place], *states[:place], *states[place + 1 :]],
-                        [after[place], *after[:place], *after[place + 1 :]], shifts, result, dim)
-                for place, result in enumerate(results) if result is not None
-            )  # fmt: skip
-    return 0
-
-
-def _rounds(
-    states: list[torch.fx.Node],
-    after: list[torch.fx.Node],
-    shifts: dict[torch.fx.Node, _Shift],
-    rounds: int,
-) -> list[torch.fx.Node | None] | None:
-    """The states after the last round, None for one that is not computed; None if a round differs from the first."""
-    wanted = [_Join(states, shifts, 1).text(node) for node in after]
-    if None in wanted:
+    length, place = value.shape[dim], 2 * (value.dim() - 1 - dim)
+    if not isinstance(length, int) or not isinstance(cut["end"], int):
         return None
+    shifted = padded["mode"] == "constant" and [at for at, size in enumerate(pads) if size] == [place]
+    whole = cut["start"] in (None, 0) and cut["end"] == length and cut["step"] == 1
+    is_shift = shifted and whole and pads[place] > 0
+    return _Shift(source, dim, pads[place], padded["value"] or 0.0) if is_shift else None
+
+
+def _is_replaced(graph: torch.fx.Graph, shifts: dict[torch.fx.Node, _Shift]) -> bool:
+    """Whether one of the shifts' sources had rounds, alone or with another, and their result is a scan's now."""
+    any_node, any_shift = next(iter(shifts.items()))
+    rounds = (value_of(any_node).shape[any_shift.dim] - 1).bit_length()
+    states, second = (
+        list(dict.fromkeys(shift.source for shift in shifts.values() if shift.places == places))
+        for places in (1, 2)
+    )
+    if rounds < LEAST_ROUNDS or max(len(states), len(second)) > MOST_STATES:
+        return False
+    for count in (1, 2):
+        for group in itertools.permutations(states, count):
+            fills = [
+                next(one.fill for one in shifts.values() if one.source is state and one.places == 1)
+                for state in group
+            ]
+            for after in itertools.permutations(second, count):
+                result = _result(group, after, shifts, fills, rounds)
+                if result is not None and _holds(group, after, shifts, fills):
+                    _scan_instead(graph, group, after, shifts, fills, any_shift.dim, result)
+                    return True
+    return False
+
+
+def _result(
+    states: Sequence[torch.fx.Node],
+    after: Sequence[torch.fx.Node],
+    shifts: dict[torch.fx.Node, _Shift],
+    fills: list[float],
+    rounds: int,
+) -> torch.fx.Node | None:
+    """The first state after the last round; None if there is none, or a round differs from the first."""
+    wanted = [_Join(states, shifts, fills, 1).text(node) for node in after]
     now: list[torch.fx.Node | None] = [*after]
     for turn in range(1, rounds):
-        if None in now:
+        if None in now or None in wanted:
             return None
-        join = _Join([state for state in now if state is not None], shifts, 1 << turn)
+        join = _Join([state for state in now if state is not None], shifts, fills, 1 << turn)
         now = [join.find(text) for text in wanted]
-    return None if all(state is None for state in now) else now
+    result = now[0]
+    if result is None or value_of(result).dtype != torch.float32 or not value_of(result).is_contiguous():
+        return None
+    return result
 
 
-def _joined(
+def _scan_instead(
     graph: torch.fx.Graph,
-    states: list[torch.fx.Node],
-    after: list[torch.fx.Node],
+    states: Sequence[torch.fx.Node],
+    after: Sequence[torch.fx.Node],
     shifts: dict[torch.fx.Node, _Shift],
-    result: torch.fx.Node,
+    fills: list[float],
     dim: int,
-) -> int:
+    result: torch.fx.Node,
+) -> None:
     """Put a scan in the place of the first state's result."""
-    if value_of(states[0]).dtype != torch.float32 or not _keeps(states, after[0], shifts):
-        return 0
-    join = _Join(states, shifts, 1)
+    join = _Join(states, shifts, fills, 1)
     names = [join.result(node) for node in after]
     parameters = ", ".join(f"{side}{place}" for side in "ab" for place in range(len(states)))
     text = f"{parameters}: " + "; ".join([*join.statements, ", ".join(str(name) for name in names)])
@@ -134,30 +142,23 @@ def _joined(
     names_in = ", ".join("xy"[: len(states)])
     first_text = f"{names_in}: {', '.join(first)}" if ", ".join(first) != names_in else ""
     with graph.inserting_before(result):
-        new = add_call(
-            graph, torch.ops.kernelwright.scan.default, sources[0], (*sources, None)[1], dim, text, first_text
-        )
+        scan = torch.ops.kernelwright.scan.default
+        new = add_call(graph, scan, sources[0], (*sources, None)[1], dim, text, first_text)
     replace(graph, result, new)
-    return 1
 
 
-def _keeps(states: list[torch.fx.Node], after: torch.fx.Node, shifts: dict[torch.fx.Node, _Shift]) -> bool:
-    """Whether what fills the places before the first leaves the first state as it is, whatever the others are."""
-    small = torch.fx.Graph()
+def _holds(
+    states: Sequence[torch.fx.Node],
+    after: Sequence[torch.fx.Node],
+    shifts: dict[torch.fx.Node, _Shift],
+    fills: list[float],
+) -> bool:
+    """Whether joining is associative and a fill leaves the first state as it is, as far as numbers of many sizes show."""
+    join, small = _Join(states, shifts, fills, 1), torch.fx.Graph()
     given: dict[torch.fx.Node, torch.fx.Node] = {}
-    values = []
-    for place, state in enumerate(states):
-        own = torch.linspace(-3.0, 3.0, 7).roll(3 * place)
-        own = own > 0 if value_of(state).dtype == torch.bool else own
-        fills = {
-            node: shift.fill for node, shift in shifts.items() if shift.source is state and shift.places == 1
-        }
-        for node, value in (
-            (state, own),
-            *((node, torch.full_like(own, fill)) for node, fill in fills.items()),
-        ):
-            given[node] = small.placeholder(f"given_{len(given)}")
-            values.append(value)
+    befores, nows = ([small.placeholder(f"{side}{place}") for place in range(len(states))] for side in "ab")
+    for state, before, now in zip(states, befores, nows, strict=True):
+        given |= {state: now} | dict.fromkeys(join.shifted(state), before)
 
     def copied(node: torch.fx.Node) -> torch.fx.Node:
         if node not in given:
@@ -166,8 +167,27 @@ def _keeps(states: list[torch.fx.Node], after: torch.fx.Node, shifts: dict[torch
             given[node] = small.node_copy(node, copied)
         return given[node]
 
-    small.output(copied(after))
-    return bool(torch.allclose(torch.fx.GraphModule({}, small)(*values), values[0]))
+    small.output([copied(node) for node in after])
+    joined = torch.fx.GraphModule({}, small)
+    draw = torch.Generator().manual_seed(0)
+
+    def drawn(spread: float) -> list[torch.Tensor]:
+        """States of 2,000 places, in double precision, of sizes from 10^-spread to 10^spread."""
+        found = []
+        for state in states:
+            sizes = 10.0 ** (spread * (2 * torch.rand(2000, generator=draw, dtype=torch.float64) - 1))
+            values = sizes * torch.randn(2000, generator=draw, dtype=torch.float64)
+            found.append(values > 0 if value_of(state).dtype == torch.bool else values)
+        return found
+
+    one, two, three, wide = drawn(1.5), drawn(1.5), drawn(1.5), drawn(30.0)
+    left, right = joined(*joined(*one, *two), *three), joined(*one, *joined(*two, *three))
+    fill = [torch.full_like(value, fill) for value, fill in zip(wide, fills, strict=True)]
+    same = torch.allclose(joined(*fill, *wide)[0], wide[0], rtol=1e-7, atol=0.0)
+    return same and all(
+        torch.allclose(each.double(), other.double(), rtol=1e-7, atol=1e-7)
+        for each, other in zip(left, right, strict=True)
+    )
 
 
 def _read(state: torch.fx.Node, name: str) -> tuple[torch.fx.Node, str]:
@@ -178,7 +198,7 @@ def _read(state: torch.fx.Node, name: str) -> tuple[torch.fx.Node, str]:
     inputs = state.all_input_nodes
     if len(inputs) == 1 and value_of(inputs[0]).dtype == torch.float32:
         named = pointwise(state, lambda given: name if given is inputs[0] else number(given))
-        if named is not None and value_of(inputs[0]).shape == value_of(state).shape:
+        if named is not None and same_sizes(value_of(inputs[0]), value_of(state)):
             return inputs[0], named
     return state, text
 
@@ -190,15 +210,24 @@ class _Join:
         statements: each gives a name to an expression in Triton's language; truth values are integers between rounds.
     """
 
-    def __init__(self, states: list[torch.fx.Node], shifts: dict[torch.fx.Node, _Shift], places: int) -> None:
-        self._states = states
+    def __init__(
+        self,
+        states: Sequence[torch.fx.Node],
+        shifts: dict[torch.fx.Node, _Shift],
+        fills: list[float],
+        places: int,
+    ) -> None:
+        self._states, self._shifts, self._fills, self._places = states, shifts, fills, places
         self._names: dict[torch.fx.Node, str] = {}
         for place, state in enumerate(states):
             self._names[state] = self._leaf(f"b{place}", state)
-            for node, shift in shifts.items():
-                if shift.source is state and shift.places == places:
-                    self._names[node] = self._leaf(f"a{place}", state)
+            self._names |= dict.fromkeys(self.shifted(state), self._leaf(f"a{place}", state))
         self.statements: list[str] = []
+
+    def shifted(self, state: torch.fx.Node) -> list[torch.fx.Node]:
+        """The nodes that are a state so many places before, with its fill."""
+        wanted = state, self._places, self._fills[list(self._states).index(state)]
+        return [node for node, one in self._shifts.items() if (one.source, one.places, one.fill) == wanted]
 
     @staticmethod
     def _leaf(name: str, node: torch.fx.Node) -> str:
@@ -237,7 +266,7 @@ class _Join:
             return number(given)
         if given not in self._names:
             value = value_of(given)
-            alike = isinstance(value, torch.Tensor) and value.shape == value_of(self._states[0]).shape
+            alike = isinstance(value, torch.Tensor) and same_sizes(value, value_of(self._states[0]))
             text = expression(given, self._name_of) if alike and given.op == "call_function" else None
             if text is None:
                 return None

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from agent.kernels.rewriting.expressions import expression, number
-from agent.kernels.rewriting.nodes import is_operation, is_written_between, value_of
+from agent.kernels.rewriting.expressions import expression, is_pointwise, number
+from agent.kernels.rewriting.nodes import is_operation, is_written_between, same_sizes, value_of
 
 
 def weights_of(node: torch.fx.Node) -> tuple[Any, Any, str] | None:
@@ -22,11 +22,11 @@ def weights_of(node: torch.fx.Node) -> tuple[Any, Any, str] | None:
     left, seen, products = [weights], set[torch.fx.Node](), set[torch.fx.Node]()
     while left:
         one = left.pop()
-        if one in seen or value_of(one) is None or value_of(one).shape != value.shape:
+        if one in seen:
             continue
-        if is_operation(one, "matmul"):
+        if is_operation(one, "matmul") and same_sizes(value_of(one), value):
             products.add(one)
-        elif one.op == "call_function":
+        elif is_pointwise(one):
             seen.add(one)
             left += one.all_input_nodes
     if len(products) != 1:
@@ -50,6 +50,7 @@ def weights_of(node: torch.fx.Node) -> tuple[Any, Any, str] | None:
         if (
             not isinstance(other, torch.Tensor)
             or other.dtype not in (torch.bool, torch.float32)
+            or other.device != value.device
             or others not in ([], [given])
         ):
             return None

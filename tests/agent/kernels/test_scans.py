@@ -84,6 +84,34 @@ def written(x):
         x = x + shifted(x, step)
     return x.add_(1)
 
+def rounds(join, fills=(0.0,) * 5):
+    def run(x):
+        for step, fill in zip((1, 2, 4, 8, 16), fills):
+            x = join(x, shifted(x, step, fill))
+        return x
+    return run
+
+total, most = rounds(torch.add), rounds(torch.maximum, (-torch.inf,) * 5)
+
+def one_behind_another(x):
+    first = total(x)
+    return most(first * 2 - x) + total(first)
+
+def apart(x, y):
+    first = total(x)
+    return first, most(x * y)
+
+def growing(x, y):
+    for step in (1, 2, 4, 8, 16):
+        x, y = x + y * shifted(x, step), y + shifted(y, step)
+    return x
+
+def turned(x):
+    x = x.transpose(0, 1)
+    for step in (1, 2, 4, 8, 16):
+        x = x + shifted(x, step)
+    return x.transpose(0, 1).view(-1)
+
 flags, rows = torch.rand(3, 30) < 0.2, torch.randn(3, 30)
 special = rows.clone()
 special[0, 7], special[1, 9], special[2, 4] = torch.nan, torch.inf, -torch.inf
@@ -102,6 +130,16 @@ cases = {
     "half precision": (in_halves, (rows,)),
     "written": (written, (rows,)),
     "short": (largest, (rows[:, :8],)),
+    "one behind another": (one_behind_another, (rows,)),
+    "apart": (apart, (rows, rows + 1)),
+    "turned": (turned, (torch.randn(30, 3),)),
+    "another fill later": (rounds(torch.add, (0.0, 1.0, 1.0, 1.0, 1.0)), (rows,)),
+    "a fill that counts": (rounds(torch.maximum, (-4.0,) * 5), (5 * rows,)),
+    "differences": (rounds(torch.sub), (rows,)),
+    "halves": (rounds(lambda x, before: x + 0.5 * before), (rows,)),
+    "magnitudes": (rounds(lambda x, before: x + before.abs()), (rows,)),
+    "limits": (rounds(lambda x, before: (x + before).clamp(-5, 5)), (3 * rows,)),
+    "growing": (growing, (rows, rows + 1)),
 }
 found = {}
 for name, (run, given) in cases.items():
@@ -123,6 +161,8 @@ for name, (run, given) in cases.items():
         node.target = run_scan
     graph.recompile()
     wanted, results = run(*given), graph(*given)
+    if name == "short":  # symbols are no obstacle
+        rewrite(make_fx(lambda x: x * F.pad(x, (1, 0))[:, :30], pre_dispatch=True, tracing_mode="symbolic")(rows))
     pairs = list(zip(wanted, results)) if isinstance(wanted, tuple) else [(wanted, results)]
     found[name] = [len(scans), left, all(torch.allclose(a, b, rtol=1e-4, atol=2e-4, equal_nan=True) for a, b in pairs)]
 print(json.dumps(found))
@@ -146,5 +186,15 @@ def test_doubling_rounds_become_one_scan(tmp_path: Path) -> None:
         "half precision": (0, 5),
         "written": (0, 5),
         "short": (0, 3),
+        "one behind another": (3, 0),
+        "apart": (2, 0),
+        "turned": (0, 5),
+        "another fill later": (0, 5),
+        "a fill that counts": (0, 5),
+        "differences": (0, 5),
+        "halves": (0, 5),
+        "magnitudes": (0, 5),
+        "limits": (0, 5),
+        "growing": (0, 9),
     }
     assert [name for name, (_, _, same) in found.items() if not same] == []
