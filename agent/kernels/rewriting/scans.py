@@ -218,7 +218,7 @@ class _Join:
         places: int,
     ) -> None:
         self._states, self._shifts, self._fills, self._places = states, shifts, fills, places
-        self._names: dict[torch.fx.Node, str] = {}
+        self._names: dict[torch.fx.Node, str | None] = {}
         for place, state in enumerate(states):
             self._names[state] = self._leaf(f"b{place}", state)
             self._names |= dict.fromkeys(self.shifted(state), self._leaf(f"a{place}", state))
@@ -268,8 +268,7 @@ class _Join:
             value = value_of(given)
             alike = isinstance(value, torch.Tensor) and same_sizes(value, value_of(self._states[0]))
             text = expression(given, self._name_of) if alike and given.op == "call_function" else None
-            if text is None:
-                return None
-            self._names[given] = f"t{len(self.statements)}"
-            self.statements.append(f"t{len(self.statements)} = {text}")
+            self._names[given] = None if text is None else f"t{len(self.statements)}"
+            if text is not None:
+                self.statements.append(f"t{len(self.statements)} = {text}")
         return self._names[given]
