@@ -55,7 +55,7 @@ class HumanProposer:
             text, operations = with_library(module)
             return text
 
-        words = ": the code that torch.compile generates, with kernels of the library."
+        words = ": the code that torch.compile generates, with the library's kernels or changes to the graph."
         fault = str(told.get("library_fault", ""))[:300]
         if fault:
             said = f"some operations stay as they are: {fault}"
@@ -66,14 +66,13 @@ class HumanProposer:
         for own in (True, False) if has_own else (False,):
             source = assemble(capture, context.task.source, context.task.name, words, changed, own=own)
             if operations or _is_rewritten(told["own"] if own else told):
-                kernels = (
-                    f"library kernels for {', '.join(operations)} in"
+                what = (
+                    f"library kernels for {', '.join(operations)}"
                     if operations
-                    else "a rewritten graph for"
+                    else "a graph that the library rewrote"
                 )
-                note = (
-                    f"{kernels} the code that torch.compile generates{', for its own sizes' if own else ''}"
-                )
+                sizes = ", for its own sizes" if own else ""
+                note = f"{what} in the code that torch.compile generates{sizes}"
                 label = LIBRARY_ANY_SIZE if has_own and not own else LIBRARY
                 yield Candidate(source, self.origin, label, note=note)
 

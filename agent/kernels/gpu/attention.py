@@ -21,6 +21,17 @@ from agent.kernels.gpu.parts import BLOCK_K, has_misfits, power_of_two, scale_ex
 LARGEST_SCORE = tl.constexpr(128.0)
 
 
+@triton.jit
+def _exponentials(score, counts, largest, weight):
+    """A step of a softmax: exponentials of scores below their row's largest so far, what earlier ones fade by, and new sums and largest."""
+    score = tl.where(counts, score, float("-inf"))
+    now = tl.maximum(largest, tl.max(score, axis=1))
+    base = tl.where(now == float("-inf"), 0.0, now)
+    p = tl.exp(score - base[:, None])
+    faded = tl.where(largest == float("-inf"), 0.0, tl.exp(largest - base))
+    return p, faded, weight * faded + tl.sum(p, axis=1), now
+
+
 @triton.jit(do_not_specialize=["queries", "keys"])
 def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr,
             heads, queries, keys, dims, scale, mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
@@ -34,11 +45,8 @@ def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, ma
     query = from_query + tl.arange(0, QUERIES)
     dim = tl.arange(0, DIMS)
     all_heads = tl.num_programs(1)
-    q_low, k_low, v_low = (
-        all_heads * queries,
-        all_heads * keys,
-        all_heads * dims,
-    )  # the first rows of low parts
+    # Low parts begin at these rows.
+    q_low, k_low, v_low = all_heads * queries, all_heads * keys, all_heads * dims
     q_row = (head * queries + from_query).to(tl.int32)
     qh, ql = q_tiles.load([q_row, 0]), q_tiles.load([q_low + q_row, 0])
     q_scale = scale * tl.load(
@@ -66,20 +74,13 @@ def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, ma
             at = query.to(tl.int64)[:, None] * mask_row + key.to(tl.int64)[None, :] * mask_col
             masked = tl.load(mask_ptr + at, mask=(query < queries)[:, None] & (key < keys)[None, :], other=0)
         else:
-            masked = score  # of which a function without a second operand makes nothing
+            masked = score  # not read
         if ELEMENT is None:
             if HAS_MASK:
                 counts = counts & (masked == 0)
-            score = tl.where(counts, score, float("-inf"))
-            now = tl.maximum(largest, tl.max(score, axis=1))
-            base = tl.where(now == float("-inf"), 0.0, now)
-            p = tl.exp(score - base[:, None])
-            faded = tl.exp(tl.where(largest == float("-inf"), base, largest) - base)
-            faded = tl.where(largest == float("-inf"), 0.0, faded)
-            weight = weight * faded + tl.sum(p, axis=1)
+            p, faded, weight, largest = _exponentials(score, counts, largest, weight)
             p *= 4096.0
             total *= faded[:, None]
-            largest = now
         else:
             p = tl.where(counts & (query < queries)[:, None], ELEMENT(score, masked), 0.0)
             exponent, fits = scale_exponent(tl.max(p.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
@@ -156,18 +157,12 @@ def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, 
                     mask_ptr + at, mask=(query < queries)[:, None] & (key < keys)[None, :], other=0
                 )
             else:
-                masked = score
+                masked = score  # not read
             if ELEMENT is None:
                 if HAS_MASK:
                     counts = counts & (masked == 0)
-                score = tl.where(counts, score, float("-inf"))
-                now = tl.maximum(largest, tl.max(score, axis=1))
-                base = tl.where(now == float("-inf"), 0.0, now)
-                p = tl.exp(score - base[:, None])
-                faded = tl.where(largest == float("-inf"), 0.0, tl.exp(largest - base))
-                weight = weight * faded + tl.sum(p, axis=1)
+                p, faded, weight, largest = _exponentials(score, counts, largest, weight)
                 total *= faded[:, None]
-                largest = now
             else:
                 p = tl.where(counts, ELEMENT(score, masked), 0.0)
             total += tl.dot(p, v, input_precision="ieee")

@@ -106,6 +106,12 @@ def tile_of(tile, m_tiles, n_tiles, GROUP: tl.constexpr):
     return batch, first + (tile % (GROUP * n_tiles)) % size, (tile % (GROUP * n_tiles)) // size
 
 
+def empty_scales(blocks, batches, rows, device):
+    """For scales (blocks of k, batch, rows padded as `scale_pitch` has it)."""
+    padded = -(-rows // SCALE_ROWS.value) * SCALE_ROWS.value
+    return torch.empty((blocks, batches, padded), dtype=torch.float32, device=device)
+
+
 class Parts:
     """An operand (batch, rows, k) in two float16 parts, see `split`.
 
@@ -118,8 +124,7 @@ class Parts:
     def __init__(self, x):
         batches, rows, ks = x.shape
         self.halves = torch.empty((2 * batches * rows, -(-ks // 8) * 8), dtype=torch.float16, device=x.device)
-        pitch = triton.cdiv(rows, SCALE_ROWS.value) * SCALE_ROWS.value
-        self.scale = torch.empty((-(-ks // BLOCK_K), batches, pitch), dtype=torch.float32, device=x.device)
+        self.scale = empty_scales(-(-ks // BLOCK_K), batches, rows, x.device)
 
     def tiles(self, rows):
         """A descriptor of the parts for the copy engine, in tiles of so many rows and `STEP_K` places."""

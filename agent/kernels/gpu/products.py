@@ -20,9 +20,9 @@ from agent.kernels.gpu.hopper import few_cut_hopper, multiply_few_hopper, multip
 from agent.kernels.gpu.launching import launch
 from agent.kernels.gpu.parts import (
     BLOCK_K,
-    SCALE_ROWS,
     STEP_K,
     TILE,
+    empty_scales,
     has_misfits,
     power_of_two,
     scale_exponent,
@@ -318,8 +318,7 @@ def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
 
 def _few_results(splits, m, n, x):
     """For the splits' sums, and for marks, 1 or -1, of w's rows in each, which `mend` reads as scales."""
-    pitch = triton.cdiv(n, SCALE_ROWS.value) * SCALE_ROWS.value
-    return x.new_empty((splits, m, n)), x.new_empty((splits, 1, pitch))
+    return x.new_empty((splits, m, n)), empty_scales(splits, 1, n, x.device)
 
 
 def unpacked(sources, unpack, parts, out):
@@ -389,7 +388,7 @@ def product_pays(a, b):
 def _pays(batches, m, n, ks, few_of, device):
     """cuBLAS on an H100 or H200: 50 TFLOP/s, 35 where few terms are summed, 20 to 28 with few rows, or the memory's rate.
 
-    Here: what the functions above say, 20 us for small kernels around them, and launches.
+    Here: what the functions above say, 20 us for small kernels around them, and a product's time on the host, that of nine launches.
     """
     operands, results = batches * ks * (m + n), batches * m * n
     cublas = 30e12 if few_of and min(m, n) <= 96 else 50e12 if ks >= 256 else 35e12

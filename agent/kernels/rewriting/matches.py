@@ -87,11 +87,8 @@ def made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None] 
 def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
     """The arguments of `attention` for a call of torch's, or for softmax(scale * q k^T, masked) v or other weights written out."""
     excluded: Any = None
-    causal, scale, element = (
-        False,
-        None,
-        "",
-    )  # the scale of torch's call: the head's size to the power of -1/2
+    causal, element = False, ""
+    scale: Any = None  # of torch's call: the head's size to the power of -1/2
     if "is_causal" in given:
         q, k, v = given["query"], given["key"], given["value"]
         if given["attn_mask"] is not None or given["dropout_p"] or given["enable_gqa"]:

@@ -32,6 +32,7 @@ from agent.kernels.gpu import (
     tiny,
     windows,
 )
+from tests.agent.kernels.recurrence import follow, follow_along
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 #: Of a thread; a convolution with an operand of its output's size spills 144 bytes after its loop, a product of wide tiles 8.
@@ -75,17 +76,7 @@ def _four_bits(row, j, first, there, row_there, p0, p1, p2, p3):  # type: ignore
     return code - zero[:, :, None], scale
 
 
-@triton.jit
-def _follow(a0, a1, b0, b1):  # type: ignore[no-untyped-def]
-    return b0 + b1 * a0, b1 * a1
-
-
-@triton.jit
-def _follow_along(x, y, AXIS: tl.constexpr):  # type: ignore[no-untyped-def]
-    return tl.associative_scan((x, y), AXIS, _follow)
-
-
-SCAN = {"FIRST": None, "JOIN": _follow, "ALONG": _follow_along, "COUNT": 2, "Y_IS_FLAG": False}
+SCAN = {"FIRST": None, "JOIN": follow, "ALONG": follow_along, "COUNT": 2, "Y_IS_FLAG": False}
 SOURCES = {"p0": "*u8", "p1": "*u8", "p2": "*fp32", "p3": "*fp32"}
 
 KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] = {

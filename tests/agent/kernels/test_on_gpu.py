@@ -10,6 +10,8 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
+from tests.agent.kernels.recurrence import follow, follow_along
+
 pytestmark = pytest.mark.gpu
 
 
@@ -195,16 +197,6 @@ def test_weights_that_are_no_softmax_are_as_accurate_as_torch(dims: int) -> None
     assert got[1, 2, 30].isnan().all() and got.isnan().sum() == dims
 
 
-@triton.jit
-def _follow(a0, a1, b0, b1):  # type: ignore[no-untyped-def]
-    return b0 + b1 * a0, b1 * a1
-
-
-@triton.jit
-def _follow_along(x, y, AXIS: tl.constexpr):  # type: ignore[no-untyped-def]
-    return tl.associative_scan((x, y), AXIS, _follow)
-
-
 @pytest.mark.parametrize("shape", [(8, 2048, 512), (2, 5000, 3), (300, 3000)])
 def test_a_scan_of_pairs_is_the_recurrence(shape: tuple[int, ...]) -> None:
     """Also in chunks, where few sequences lie side by side."""
@@ -217,7 +209,7 @@ def test_a_scan_of_pairs_is_the_recurrence(shape: tuple[int, ...]) -> None:
         h = gate[:, place].double() * h + b[:, place]
         wanted.append(h)
     for _ in range(2):
-        got = calls.library_scan(b, gate, 1, (_follow, _follow_along), None)
+        got = calls.library_scan(b, gate, 1, (follow, follow_along), None)
         assert error(got, torch.stack(wanted, 1)) < 2e-7
 
 

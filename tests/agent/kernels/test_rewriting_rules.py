@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from agent.kernels.writing import function_text, kernels, rewriting_text
+from agent.kernels.writing import function_text, kernels
 from tests.agent.compiler.extraction import run_program
+from tests.agent.kernels.rewritten import rewritten
 from tests.agent.kernels.test_rewriting import INTERPRETED
 
 MEANS = """
@@ -49,69 +49,6 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-
-
-# The rewritten graph with torch in place of the library, and what its convolutions are.
-REWRITTEN = """
-import json, torch, reference, rewriting
-from types import SimpleNamespace
-from torch.fx.experimental.proxy_tensor import make_fx
-from agent.kernels.gpu import calls
-tl = SimpleNamespace(where=lambda at, a, b: torch.where(at, torch.tensor(a), torch.tensor(b)), sigmoid=torch.sigmoid, erf=torch.erf, exp=torch.exp)
-
-def convolution(*given):
-    *given, after, a, b = given
-    x = calls.library_convolution(*given)
-    names = {"x": x, "a": a, "b": b, "tl": tl}
-    *statements, result = after.split("; ")
-    for statement in statements:
-        exec(statement, names)
-    return names[result] if after else x
-
-def attention(q, k, v, excluded, scale, causal, element):
-    if not element:
-        return calls.library_attention(q, k, v, excluded, scale, causal)
-    names = {"x": (q @ k.transpose(2, 3)) * scale, "m": excluded, "tl": tl}
-    *statements, result = element.split("; ")
-    for statement in statements:
-        exec(statement, names)
-    return names[result] @ v
-
-rewriting._LIBRARY.impl("convolution", convolution, "CPU")
-rewriting._LIBRARY.impl("attention", attention, "CPU")
-for name in ("max_pool", "distances", "ranked", "top", "running_logsumexp", "scatter", "count"):
-    rewriting._LIBRARY.impl(name, getattr(calls, "library_" + name), "CPU")
-torch.manual_seed(0)
-model = reference.Model().eval().requires_grad_(False)
-given, state = reference.get_inputs(), dict(model.named_parameters())
-
-def flat(*values):
-    return torch.func.functional_call(model, dict(zip(state, values[len(given):])), values[: len(given)])
-
-with torch.no_grad():
-    graph = make_fx(flat, pre_dispatch=True, tracing_mode="fake")(*given, *state.values())
-    changed = rewriting.rewrite(graph)
-    found = graph(*given, *state.values())
-    same = [torch.allclose(a, b, atol=1e-5, rtol=1e-4, equal_nan=True) for a, b in zip(found, model(*given), strict=True)]
-called = [str(node.target).split(".")[1] for node in graph.graph.nodes if "kernelwright." in str(node.target)]
-nodes = [node for node in graph.graph.nodes if "kernelwright.convolution" in str(node.target)]
-print(json.dumps({
-    "changed": changed,
-    "same": same,
-    "library": called,
-    "sizes": [list(node.meta["val"].shape) for node in nodes],
-    "taps": [list(node.args[1].meta["val"].shape[2:]) for node in nodes],
-    "bias": [node.args[8] is not None for node in nodes],
-    "after": [node.args[9] for node in nodes],
-    "operands": [sum(one is not None for one in node.args[10:]) for node in nodes],
-}))
-"""
-
-
-def rewritten(folder: Path, reference: str) -> dict[str, Any]:
-    (folder / "reference.py").write_text(reference)
-    (folder / "rewriting.py").write_text(rewriting_text())
-    return run_program(folder, REWRITTEN)
 
 
 def test_a_mean_of_a_convolution_s_output_is_a_convolution(tmp_path: Path) -> None:
@@ -481,91 +418,6 @@ def test_what_goes_to_places_in_order_and_counts_are_the_library_s(tmp_path: Pat
     found = rewritten(tmp_path, SCATTERED)
     assert found["same"] == [True] * 15
     assert sorted(found["library"]) == ["count"] * 2 + ["scatter"] * 5
-
-
-SHORT_SORTS = """
-import torch
-from torch import nn
-
-
-class Model(nn.Module):
-    def forward(self, x, whole, wide):
-        ordered, places = torch.sort(x, dim=-1, descending=True, stable=True)
-        risen, at = x.sort(dim=1)
-        largest, which = x.topk(2, dim=-1)
-        smallest, where = whole.topk(3, dim=0, largest=False)
-        pairs = whole.t()[:, :2].sort(dim=-1, descending=True)
-        return (
-            ordered, places, risen, at, largest, x.gather(-1, which), smallest, whole.gather(0, where), *pairs,
-            wide.sort(dim=-1).values, x.half().sort(dim=-1).values.float(),
-        )
-
-
-def get_inputs():
-    x = torch.randn(30, 4, 4).mul(2).round()
-    x[3, 1, 2], x[4, 2, 1], x[4, 2, 3], x[5, 0, 0] = torch.nan, torch.nan, torch.inf, -torch.inf
-    x[6:9] = x[3:6].flip(-1)
-    x[9, :, 1:3] = torch.nan
-    return [x, torch.stack([torch.randperm(4) for _ in range(20)], 1), torch.randn(3, 5)]
-
-
-def get_init_inputs():
-    return []
-"""
-
-
-def test_short_sorts_are_exchanges(tmp_path: Path) -> None:
-    found = rewritten(tmp_path, SHORT_SORTS)
-    assert found["same"] == [True] * 12
-    assert found["changed"] == 5, "five elements, and pairs in another order in memory, are sorted as before"
-    assert found["library"] == []
-
-
-WEIGHTS = """
-import math
-import torch
-import torch.nn.functional as F
-from torch import nn
-
-
-class Model(nn.Module):
-    def forward(self, q, k, v, seen, decay):
-        q = q * 1.0
-        scores = q @ k.transpose(2, 3)
-        shared = q @ k.transpose(2, 3)
-        kept = F.relu(q @ k.transpose(2, 3))
-        return (
-            F.relu((q @ k.transpose(2, 3) / 4).masked_fill(seen == 0, float("-inf"))) @ v,
-            F.dropout((q @ k.transpose(2, 3)) * decay, 0.1, False) @ v,
-            torch.sigmoid(q @ k.transpose(-1, -2) + decay) @ v,
-            torch.where(seen > 0.5, scores, 0.0) @ v,
-            torch.exp((q @ k.transpose(2, 3)) > 0) @ v,
-            torch.where(torch.logical_and(torch.tanh(q @ k.transpose(2, 3)), seen), 1.0, 0.0) @ v,
-            torch.stack([q, k]).unbind(0)[0] @ v.transpose(2, 3),
-            # These stay: truth values as numbers and the other way round, two tensors, a sum over keys, scores or weights that are used
-            # elsewhere, no weights, fewer dimensions.
-            ((q @ k.transpose(2, 3)) * decay + seen) @ v,
-            F.normalize(q @ k.transpose(2, 3), dim=-1) @ v,
-            F.relu(shared) @ v + shared.sum(),
-            kept @ v + kept.sum(),
-            (q @ k.transpose(2, 3)) @ v,
-            F.relu(q[0] @ k[0].transpose(1, 2)) @ v[0],
-        )
-
-
-def get_inputs():
-    return [*torch.randn(3, 2, 3, 300, 8), torch.rand(1, 1, 300, 300).round(), torch.rand(3, 300, 300)]
-
-
-def get_init_inputs():
-    return []
-"""
-
-
-def test_weights_that_are_no_softmax_are_the_library_s(tmp_path: Path) -> None:
-    found = rewritten(tmp_path, WEIGHTS)
-    assert found["same"] == [True] * 13
-    assert sorted(found["library"]) == ["attention"] * 4
 
 
 HEADS = """
