@@ -23,7 +23,9 @@ _KERNELS = (
     "distances.py",
     "scans.py",
     "scatters.py",
+    "bags.py",
     "tiny.py",
+    "thin.py",
     "gathered.py",
     "calls.py",
 )
@@ -34,8 +36,10 @@ _REWRITING = (
     "norms.py",
     "exchanges.py",
     "orders.py",
+    "bags.py",
     "scatters.py",
     "gathers.py",
+    "taps.py",
     "heads.py",
     "packed.py",
     "expressions.py",
@@ -47,7 +51,7 @@ _REWRITING = (
 )
 _CALL = re.compile(
     r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)"
-    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|distances|ranked|top|scatter|count|packed|running_logsumexp|scan|gathered)\.default)\("
+    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|distances|ranked|top|scatter|bags|count|packed|running_logsumexp|scan|gathered)\.default)\("
 )
 _TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}

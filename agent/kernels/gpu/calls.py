@@ -9,6 +9,7 @@ import torch
 
 from agent.kernels.gpu.attention import attention, attention_applies, weighed
 from agent.kernels.gpu.convolutions import After, convolution, transposed_convolution
+from agent.kernels.gpu.bags import sum_bags
 from agent.kernels.gpu.distances import distances
 from agent.kernels.gpu.gathered import multiply_gathered
 from agent.kernels.gpu.hopper import on_hopper
@@ -18,6 +19,7 @@ from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.scans import running_logsumexp, scan
 from agent.kernels.gpu.scatters import count_applies, count_values, scatter, scatter_applies
+from agent.kernels.gpu.thin import thin_pays, thin_products
 from agent.kernels.gpu.tiny import tiny_pays, tiny_products
 from agent.kernels.gpu.windows import windows, windows_apply
 
@@ -60,6 +62,8 @@ def library_packed(x, sources, rows, unpack, parts):
 def library_bmm(a, b, *, out):
     if tiny_pays(a, b):
         return tiny_products(a, b, out)
+    if thin_pays(a, b, out):
+        return thin_products(a, b, out)
     if _is_long(a, b, out) and _multiplies(a, b, out) and product_pays(a, b):
         return product(a, b, out)
     return torch.bmm(a, b, out=out)
@@ -173,6 +177,20 @@ def library_running_logsumexp(x):
 def library_scan(x, y, dim, joins, first):
     x, y = x.contiguous(), None if y is None else y.contiguous()
     return scan(x, y, dim, joins, first, torch.empty_like(x)) if x.numel() else x
+
+
+def library_bags(table, ids, offsets, weight, last, wraps):
+    bags, count = offsets.shape[0] - int(last), ids.shape[0]
+    # A bag is the work of one program; few large ones would leave the others idle.
+    if table.numel() and bags > 0 and table.stride(1) == 1 and count < min(1 << 31, 1024 * bags):
+        weight = None if weight is None else weight.contiguous()
+        out = table.new_empty((bags, table.shape[1]))
+        return sum_bags(table, ids.contiguous(), offsets.contiguous(), weight, last, wraps, out)
+    ids = torch.where(ids < 0, ids + table.shape[0], ids) if wraps else ids
+    offsets = offsets.to(ids.dtype)
+    return torch.nn.functional.embedding_bag(
+        ids, table, offsets, mode="sum", per_sample_weights=weight, include_last_offset=last
+    )
 
 
 def library_gathered(weights, index, x):

@@ -14,8 +14,13 @@ import triton.language as tl
 from agent.kernels.gpu.launching import launch
 from agent.kernels.gpu.products import processors
 
-PART = 4096  # of a row that is scanned at a time
+PART = 2048  # of a row that is scanned at a time
 MOST_RISE = tl.constexpr(16.0)  # results at its beginning get the rounding of its maximum: at most 1e-6
+
+
+def unit(length):
+    """What a length is a multiple of: without that a thread loads no neighbors, and a scan is one of shuffles."""
+    return next(one for one in (16, 4, 1) if length % one == 0)
 
 
 @triton.jit
@@ -28,9 +33,10 @@ def _joined_sums(most, total, more, added):
     return larger, total + added
 
 
-@triton.jit(do_not_specialize=["cols"])
-def _running_logsumexp(x_ptr, out_ptr, cols, PART: tl.constexpr):
-    """One row."""
+@triton.jit(do_not_specialize=["units"])
+def _running_logsumexp(x_ptr, out_ptr, units, PART: tl.constexpr, UNIT: tl.constexpr):
+    """One row of UNIT times ``units`` columns, see `_scan`."""
+    cols = units * UNIT
     first = tl.program_id(0).to(tl.int64) * cols
     most_before, total_before = float("-inf"), 0.0
     for start in range(0, cols, PART):
@@ -61,33 +67,48 @@ def running_logsumexp(x, out):
     cols = x.shape[-1]
     part = min(PART, max(128, triton.next_power_of_2(cols)))
     launch(
-        _running_logsumexp, (x.numel() // cols,), (x, out), (cols,), PART=part, num_warps=max(1, part // 512)
+        _running_logsumexp,
+        (x.numel() // cols,),
+        (x, out),
+        (cols // unit(cols),),
+        PART=part,
+        UNIT=unit(cols),
+        num_warps=max(1, part // 512),
     )
     return out
 
 
-@triton.jit(do_not_specialize=["lanes", "length", "inner", "chunk", "chunks"])
-def _scan(x_ptr, y_ptr, ends_ptr, out_ptr, lanes, length, inner, chunk, chunks, FIRST: tl.constexpr, JOIN: tl.constexpr, ALONG: tl.constexpr,
-          COUNT: tl.constexpr, Y_IS_FLAG: tl.constexpr, ENDS: tl.constexpr, AXIS: tl.constexpr, TIME: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
+@triton.jit(do_not_specialize=["lanes", "units", "inner", "tiles", "chunks"])
+def _scan(x_ptr, y_ptr, ends_ptr, out_ptr, lanes, units, inner, tiles, chunks, FIRST: tl.constexpr, JOIN: tl.constexpr, ALONG: tl.constexpr,
+          COUNT: tl.constexpr, Y_IS_FLAG: tl.constexpr, ENDS: tl.constexpr, AXIS: tl.constexpr, TIME: tl.constexpr, LANES: tl.constexpr,
+          UNIT: tl.constexpr):  # fmt: skip
     """One chunk of some lanes, after what the ends of the chunks before it say; with ENDS, how it ends on its own instead.
 
-    A tile is (TIME, LANES) if AXIS is 0, where neighbors in memory are of different lanes, else (LANES, TIME).
+    A tile is (TIME, LANES) if AXIS is 0, where neighbors in memory are of different lanes, else (LANES, TIME). A lane has UNIT
+    times ``units`` steps, a chunk TIME times ``tiles``, so that the compiler knows what may be loaded at once.
     """
-    lane, step = tl.program_id(0) * LANES + tl.arange(0, LANES), tl.arange(0, TIME)
-    if AXIS == 0:
-        lane, step = lane[None, :], step[:, None]
-    else:
-        lane, step = lane[:, None], step[None, :]
+    length = units * UNIT
     number = tl.program_id(1)
-    base = (lane // inner).to(tl.int64) * length * inner + lane % inner
+    if AXIS == 0:
+        lane, step = tl.arange(0, LANES)[None, :], tl.arange(0, TIME)[:, None]
+        columns = tl.cdiv(inner, LANES)
+        outer = tl.program_id(0) // columns
+        lane += tl.program_id(0) % columns * LANES
+        in_lanes = lane < inner
+        base = outer.to(tl.int64) * length * inner + lane
+        lane += outer * inner
+    else:
+        lane, step = tl.program_id(0) * LANES + tl.arange(0, LANES)[:, None], tl.arange(0, TIME)[None, :]
+        in_lanes = lane < lanes
+        base = lane.to(tl.int64) * length
     size: tl.constexpr = (1, LANES) if AXIS == 0 else (LANES, 1)
     x_before, y_before = tl.zeros(size, tl.float32), tl.zeros(size, tl.int32 if Y_IS_FLAG else tl.float32)
     if not ENDS:
         for before in range(number):
             at = ends_ptr + before * lanes + lane
-            x = tl.load(at, mask=lane < lanes, other=0.0)
+            x = tl.load(at, mask=in_lanes, other=0.0)
             if COUNT == 2:
-                y = tl.load(at + chunks * lanes, mask=lane < lanes, other=0.0).to(y_before.dtype)
+                y = tl.load(at + chunks * lanes, mask=in_lanes, other=0.0).to(y_before.dtype)
             if before == 0:
                 x_before = x
                 if COUNT == 2:
@@ -97,12 +118,12 @@ def _scan(x_ptr, y_ptr, ends_ptr, out_ptr, lanes, length, inner, chunk, chunks, 
                     x_before, y_before = JOIN(x_before, y_before, x, y)
                 else:
                     x_before = JOIN(x_before, x)
-    begin = number * chunk
-    end = tl.minimum(begin + chunk, length)
+    begin = number * tiles * TIME
+    end = tl.minimum(begin + tiles * TIME, length)
     for start in range(begin, end, TIME):
         time = start + step
-        inside = (time < end) & (lane < lanes)
-        at = base + time.to(tl.int64) * inner
+        inside = (time < end) & in_lanes
+        at = base + (time.to(tl.int64) * inner if AXIS == 0 else time)
         x = tl.load(x_ptr + at, mask=inside, other=0.0)
         if COUNT == 2:
             y = tl.load(y_ptr + at, mask=inside, other=0)
@@ -128,9 +149,9 @@ def _scan(x_ptr, y_ptr, ends_ptr, out_ptr, lanes, length, inner, chunk, chunks, 
             tl.store(out_ptr + at, x, mask=inside)
     if ENDS:
         at = ends_ptr + number * lanes + lane
-        tl.store(at, x_before, mask=lane < lanes)
+        tl.store(at, x_before, mask=in_lanes)
         if COUNT == 2:
-            tl.store(at + chunks * lanes, y_before.to(tl.float32), mask=lane < lanes)
+            tl.store(at + chunks * lanes, y_before.to(tl.float32), mask=in_lanes)
 
 
 def scan(x, y, dim, joins, first, out):
@@ -145,24 +166,25 @@ def scan(x, y, dim, joins, first, out):
     """
     length, inner = x.shape[dim], math.prod(x.shape[dim + 1 :])
     lanes = x.numel() // length
-    axis = 1 if inner == 1 else 0
-    if axis == 1:
-        time = min(max(triton.next_power_of_2(length), 2), 4096 if lanes < 512 else 2048)
+    steps = max(triton.next_power_of_2(length), 2)
+    if inner == 1:
+        time = min(steps, 2048 if unit(length) > 1 else 1024)
         across = min(max(1, 1024 // time), triton.next_power_of_2(lanes))
+        columns = triton.cdiv(lanes, across)
     else:
-        across = min(triton.next_power_of_2(lanes), 32)
-        time = min(2048 // across, max(triton.next_power_of_2(length), 2))
-    columns = triton.cdiv(lanes, across)
-    chunks = max(1, min(2 * processors(x.device) // columns, triton.cdiv(length, time), 64))
-    chunk = triton.cdiv(triton.cdiv(length, chunks), time) * time
-    chunks = triton.cdiv(length, chunk)
+        across = min(triton.next_power_of_2(inner), 32)
+        time = min(2048 // across, steps)
+        columns = lanes // inner * triton.cdiv(inner, across)
+    chunks = max(1, min(4 * processors(x.device) // columns, triton.cdiv(length, time), 64))
+    tiles = triton.cdiv(triton.cdiv(length, chunks), time)
+    chunks = triton.cdiv(length, tiles * time)
     ends = x.new_empty((2, chunks, lanes)) if chunks > 1 else out
     is_flag = y is not None and y.dtype == torch.bool
     tensors = x, x if y is None else y.view(torch.uint8) if is_flag else y, ends, out
     for of_ends in (True, False) if chunks > 1 else (False,):
         launch(
-            _scan, (columns, chunks), tensors, (lanes, length, inner, chunk, chunks),
-            FIRST=first, JOIN=joins[0], ALONG=joins[1], COUNT=1 if y is None else 2, Y_IS_FLAG=is_flag, ENDS=of_ends, AXIS=axis, TIME=time, LANES=across,
-            num_warps=min(max(time * across // 512, 1), 8),
+            _scan, (columns, chunks), tensors, (lanes, length // unit(length), inner, tiles, chunks),
+            FIRST=first, JOIN=joins[0], ALONG=joins[1], COUNT=1 if y is None else 2, Y_IS_FLAG=is_flag, ENDS=of_ends, AXIS=int(inner == 1),
+            TIME=time, LANES=across, UNIT=unit(length), num_warps=min(max(time * across // (512 if unit(length) > 1 else 256), 1), 8),
         )  # fmt: skip
     return out

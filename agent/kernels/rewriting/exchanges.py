@@ -1,4 +1,6 @@
-"""Sorts of up to four elements as exchanges of neighbors, pointwise operations that the compiler fuses with what is around them."""
+"""Sorts of up to four elements on a CPU as exchanges of neighbors, pointwise operations that the compiler fuses with what is around them.
+
+On a GPU the compiler sorts short rows in registers: a packing of pairs took 0.18 ms so and 0.50 ms by exchanges (H200)."""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ def exchanged(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
     x = value_of(given["self"])
     if (
         not isinstance(x, torch.Tensor)
+        or x.device.type != "cpu"
         or x.dim() == 0
         or x.dtype == torch.bool
         or x.is_complex()

@@ -25,6 +25,9 @@ _LIBRARY.define(
 _LIBRARY.define("distances(Tensor x, Tensor z, bool euclid) -> Tensor")
 _LIBRARY.define("ranked(Tensor x, int rank, bool nan_wins) -> Tensor")
 _LIBRARY.define("scatter(Tensor out, Tensor index, Tensor x, str kind) -> Tensor")
+_LIBRARY.define(
+    "bags(Tensor table, Tensor ids, Tensor offsets, Tensor? weight, bool last, bool wraps) -> Tensor"
+)
 _LIBRARY.define("count(Tensor out, Tensor index) -> Tensor")
 _LIBRARY.define("packed(Tensor x, Tensor[] sources, int rows, str element, int parts) -> Tensor")
 _LIBRARY.define("top(Tensor x, int taken, bool largest, bool stable) -> (Tensor, Tensor)")
@@ -120,6 +123,18 @@ def _packed(
 @torch.library.register_fake("kernelwright::scatter", lib=_LIBRARY)
 def _scatter(out: torch.Tensor, index: torch.Tensor, x: torch.Tensor, kind: str) -> torch.Tensor:
     return out.new_empty(out.shape)
+
+
+@torch.library.register_fake("kernelwright::bags", lib=_LIBRARY)
+def _bags(
+    table: torch.Tensor,
+    ids: torch.Tensor,
+    offsets: torch.Tensor,
+    weight: torch.Tensor | None,
+    last: bool,
+    wraps: bool,
+) -> torch.Tensor:
+    return table.new_empty((offsets.shape[0] - int(last), table.shape[1]))
 
 
 @torch.library.register_fake("kernelwright::count", lib=_LIBRARY)

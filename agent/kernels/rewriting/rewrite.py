@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from agent.kernels.rewriting.bags import bag_sums
 from agent.kernels.rewriting.epilogues import joins, pointwise_after
 from agent.kernels.rewriting.exchanges import exchanged
 from agent.kernels.rewriting.gathers import gathered_product
@@ -16,6 +17,7 @@ from agent.kernels.rewriting.orders import order_statistic
 from agent.kernels.rewriting.packed import packed_linear
 from agent.kernels.rewriting.scans import doubled_scans
 from agent.kernels.rewriting.scatters import scattering
+from agent.kernels.rewriting.taps import short_convolution
 
 
 def rewrite(graph: torch.fx.GraphModule) -> int:
@@ -25,7 +27,9 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
             continue
-        rules = (merged, steady_norm, mean_of_norm, scattering, shared_heads, packed_linear, gathered_product)
+        rules = (
+            merged, steady_norm, mean_of_norm, bag_sums, scattering, shared_heads, packed_linear, gathered_product, short_convolution,
+        )  # fmt: skip
         better = next((new for rule in rules if (new := rule(graph.graph, node)) is not None), None)
         if better is not None:
             replace(graph.graph, node, better)

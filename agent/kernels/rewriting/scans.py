@@ -175,8 +175,10 @@ def _holds(
         """States of 2,000 places, in double precision, of sizes from 10^-spread to 10^spread."""
         found = []
         for state in states:
-            sizes = 10.0 ** (spread * (2 * torch.rand(2000, generator=draw, dtype=torch.float64) - 1))
-            values = sizes * torch.randn(2000, generator=draw, dtype=torch.float64)
+            sizes = 10.0 ** (
+                spread * (2 * torch.rand(2000, generator=draw, dtype=torch.float64, device="cpu") - 1)
+            )
+            values = sizes * torch.randn(2000, generator=draw, dtype=torch.float64, device="cpu")
             found.append(values > 0 if value_of(state).dtype == torch.bool else values)
         return found
 

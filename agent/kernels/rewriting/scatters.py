@@ -9,12 +9,15 @@ import torch
 from agent.kernels.rewriting.nodes import (
     add_call,
     arguments_of,
+    hint,
     is_operation,
     is_written_between,
     operation,
     value_of,
 )
 
+#: Of values along a row: the library counts in registers.
+MOST_COUNTED = 4096
 #: Operations that keep places in order.
 _KEEP_ORDER = ("sub", "add", "clamp", "to", "_to_copy", "view", "contiguous", "clone", "detach")
 _KINDS = {"amax": "max", "amin": "min", "sum": "sum"}
@@ -52,7 +55,12 @@ def _counted(node: torch.fx.Node, given: dict[str, Any], out: torch.Tensor, inde
     ones, labels = given["src"], given["index"]
     if operation(ones) not in ("ones_like", "ones") or is_written_between(ones, node):
         return None
-    if out.is_floating_point() or index.shape[:-1] != out.shape[:-1] or value_of(ones).shape != index.shape:
+    if (
+        hint(out.shape[-1]) > MOST_COUNTED
+        or out.is_floating_point()
+        or index.shape[:-1] != out.shape[:-1]
+        or value_of(ones).shape != index.shape
+    ):
         return None
     is_widened = operation(labels) in ("to", "_to_copy") and not is_written_between(labels, node)
     narrow = labels.args[0] if is_widened else None

@@ -19,6 +19,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from agent.compiler.inductor import CAPTURE_PROGRAM
 from agent.kernels.gpu import (
     attention,
+    bags,
     convolutions,
     distances,
     gathered,
@@ -29,6 +30,7 @@ from agent.kernels.gpu import (
     rows,
     scans,
     scatters,
+    thin,
     tiny,
     windows,
 )
@@ -243,13 +245,31 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "scan": (
         scans._scan,
-        SCAN | {"ENDS": False, "AXIS": 1, "TIME": 2048, "LANES": 1},
+        SCAN | {"ENDS": False, "AXIS": 1, "TIME": 2048, "LANES": 1, "UNIT": 16},
         {},
         {"num_warps": 4, "num_stages": 3},
     ),
     "ends of chunks": (
         scans._scan,
-        SCAN | {"ENDS": True, "AXIS": 0, "TIME": 64, "LANES": 32},
+        SCAN | {"ENDS": True, "AXIS": 0, "TIME": 64, "LANES": 32, "UNIT": 1},
+        {},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "sums of bags": (
+        bags._sum_bags,
+        {"WEIGHTED": True, "LAST": True, "WRAPS": True, "PART": 16, "COLS": 256},
+        {"ids_ptr": "*i64", "offsets_ptr": "*i64"},
+        {"num_warps": 2, "num_stages": 3},
+    ),
+    "thin product": (
+        thin._multiply_thin,
+        {"ROWS": 4, "BK": 128, "BN": 32, "ALONG_K": True},
+        {},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "thin product along columns": (
+        thin._multiply_thin,
+        {"ROWS": 8, "BK": 8, "BN": 128, "ALONG_K": False},
         {},
         {"num_warps": 4, "num_stages": 3},
     ),
@@ -333,6 +353,13 @@ def compiled(
     made = GluonASTSource if name in ON_HOPPER else ASTSource
     source = made(kernel, signature, constants, attributes)
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+
+def test_neighbors_of_a_scan_are_in_one_thread_where_loads_may_be_wide() -> None:
+    """Between threads, a scan shuffles; a transposed tile would besides load from as many rows as there are threads."""
+    shuffles = [compiled("scan", 90, {"UNIT": unit}).asm["ptx"].count("shfl") for unit in (16, 4, 1)]
+    assert shuffles[0] == shuffles[1] < shuffles[2] / 3
+    assert "threadsPerWarp = [1, 32]" in compiled("ends of chunks", 90).asm["ttgir"]
 
 
 @pytest.mark.parametrize("step", [1, 16])

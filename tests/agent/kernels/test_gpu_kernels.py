@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from agent.kernels.writing import function_text
 from evaluator.roles import interpreted
 interpreted.prepare()
-from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, scans, scatters, tiny, windows
+from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, scans, scatters, thin, tiny, windows
 torch.manual_seed(0)
 found = []
 def compare(name, out, exact, float32):
@@ -84,6 +84,11 @@ for m, k, n in ((5, 7, 3), (1, 1, 1), (4, 16, 9)):
     a, b = torch.randn(300, m, k), torch.randn(300, n, k).transpose(1, 2)
     a[3, 0, 0], b[5, 0, 0] = float("inf"), float("nan")
     compare(f"tiny {m} {k} {n}", tiny.tiny_products(a, b, torch.full((300, m, n), 7.0)), a.double() @ b.double(), a @ b)
+for m, k, n in ((4, 130, 300), (1, 5000, 7), (7, 3, 20), (3, 3000, 1)):
+    a, b = torch.randn(3, m, k), torch.randn(3, n, k).transpose(1, 2)
+    a[1, 0, 0], b[2, 0, 0] = float("inf"), float("nan")
+    for right, order in ((b, "columns"), (b.contiguous(), "rows")):
+        compare(f"thin {m} {k} {n} {order}", thin.thin_products(a, right, torch.full((3, m, n), 7.0)), a.double() @ b.double(), a @ b)
 print(json.dumps(found))
 """
 
