@@ -8,8 +8,8 @@ import math
 import torch
 
 from agent.kernels.gpu.attention import attention, attention_applies, weighed
-from agent.kernels.gpu.convolutions import After, convolution, transposed_convolution
 from agent.kernels.gpu.bags import sum_bags
+from agent.kernels.gpu.convolutions import After, convolution, transposed_convolution
 from agent.kernels.gpu.distances import distances
 from agent.kernels.gpu.gathered import multiply_gathered
 from agent.kernels.gpu.hopper import on_hopper

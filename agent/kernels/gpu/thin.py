@@ -35,7 +35,8 @@ def _multiply_thin(a_ptr, b_ptr, out_ptr, m, n, ks, per, a_batch, a_row, a_k, b_
         sums = ()
         for row in tl.static_range(ROWS):
             a = tl.load(a_ptr + row * a_row + k * a_k, mask=(k < end) & (row < m), other=0.0)
-            sums = sums + (totals[row] + b * (a[None, :] if ALONG_K else a[:, None]),)
+            more = totals[row] + b * (a[None, :] if ALONG_K else a[:, None])
+            sums = sums + (more,)  # noqa: RUF005 - Triton knows no unpacking
         totals = sums
     at = tl.program_id(1).to(tl.int64) * out_split + batch * out_batch + col
     for row in tl.static_range(ROWS):
