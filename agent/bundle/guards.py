@@ -7,6 +7,7 @@ dtype, a plain value (through `repr`) or an identifier.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ _TAKEN = frozenset(
         "tensor",
         "rest",
         "why",
+        *dir(builtins),
+        *(f"shape{place}" for place in range(64)),
     }
 )
 _ALIGNMENT_BYTES = {"cpu": 64, "cuda": 16}

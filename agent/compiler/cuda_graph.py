@@ -164,9 +164,12 @@ class ModelNew(BASE):
 
     def forward_checked(self, SIGNATURE):
         """`forward` for a caller that knows that a graph may be replayed; inside a capture it is not."""
+        return self.replayed(INPUTS)
+
+    def replayed(self, inputs):
+        """What `forward` gives, from a graph if there is one or may be."""
         if torch.cuda.is_current_stream_capturing():
-            return super().forward(NAMES)
-        inputs = INPUTS
+            return super().forward(*inputs)
         # One thread or stream must not copy its inputs over another's.
         key = [threading.get_ident(), self.training]
         for value in inputs:
@@ -181,21 +184,21 @@ class ModelNew(BASE):
         if found is None:
             # The first call runs as it is: what comes once is not worth a capture, and it shows what the call writes into.
             if len(graphs) >= MOST_GRAPHS:
-                return super().forward(NAMES)
+                return super().forward(*inputs)
             before = versions(self, inputs)
-            result = super().forward(NAMES)
+            result = super().forward(*inputs)
             graphs[key] = versions(self, inputs) == before
             return result
         if found is True:
             if not CAPTURING.acquire(blocking=False):
-                return super().forward(NAMES)
+                return super().forward(*inputs)
             try:
                 found = graphs[key] = captured(super().forward, inputs, MOST_BYTES - self._bytes)
                 self._bytes += found[3] if found else 0
             finally:
                 CAPTURING.release()
         if found is False:
-            return super().forward(NAMES)
+            return super().forward(*inputs)
         targets, graph, result, _ = found
         for target, source in zip(targets, tensors_in(inputs)):
             target.copy_(source)

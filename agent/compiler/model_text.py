@@ -30,14 +30,14 @@ def model_text(found: Mapping[str, Any], forward: Forward) -> str:
         AttributeError, KeyError, TypeError, ValueError: it has another form.
     """
     backward, written = found["backward"], [str(path) for path in found["written"]]
-    text, gradients, run = "", _WITHOUT_GRADIENTS, "call(given)"
+    text, gradients, run = "", _WITHOUT_GRADIENTS, "call(_given)"
     if backward:
         results = int(backward["results"])
         constant = f"        ctx.mark_non_differentiable(*out[{results - len(written)}:{results}])\n"
         lists = {name: ", ".join(map(str, backward[name])) for name in ("sizes", "tensors", "takes")}
         text = _WITH_BACKWARD.format(results=results, constant=constant if written else "", **lists)
         gradients = _WITH_GRADIENTS.format(list(map(bool, backward["wanted"])))
-        run = "WithBackward.apply(*given)"
+        run = "WithBackward.apply(*_given)"
     return text + _MODEL.format(
         state=_places(found["state"]),
         written=_WRITTEN.format(_places(written)) if written else "",
@@ -89,8 +89,8 @@ _WRITTEN = """\
 WRITTEN = [{}]
 """
 _WRITE = """\
-                for find, new in zip(WRITTEN, out[-{}:]):
-                    find(self).copy_(new)
+                for _find, _new in zip(WRITTEN, out[-{}:]):
+                    _find(self).copy_(_new)
 """
 
 _MODEL = '''\
@@ -120,10 +120,10 @@ class ModelNew(Model):
         self._made_with = dict(bound.arguments)
 
     def forward(self, {signature}):
-        given = [{tensors}]
-        if all(type(one) is torch.Tensor for one in given):
-            given += [find(self) for find in STATE]
-            if applies(given, ({others}), self._made_with, self.training):
+        _given = [{tensors}]
+        if all(type(one) is torch.Tensor for one in _given):
+            _given += [find(self) for find in STATE]
+            if applies(_given, ({others}), self._made_with, self.training):
                 out = {run}
 {write}                return {result}
         return super().forward({names})

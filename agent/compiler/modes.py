@@ -87,9 +87,11 @@ def mode_source(mode: Mode, reference: str, title: str) -> str:
     """
     section = cut_apart(reference, {"ModelNew", "OPTIONS", "own_copy", "copied"})
     forward = forward_of(section.text)
-    model = _MODEL.replace("SIGNATURE", forward.signature).replace("VALUES", forward.items)
+    model = _MODEL.replace("SIGNATURE", forward.signature)
     model = model.replace("RESULT", "copied(RESULT)" if mode.graphs else "RESULT")
-    model = model.replace("RESULT", f"compiled({', '.join(['self', *forward.names])})")
+    model = model.replace(
+        "RESULT", f"self.compiled_for({forward.items})({', '.join(['self', *forward.names])})"
+    )
     model = model.replace("OPTIONS", ", options=OPTIONS" if mode.options else "")
     model = model.replace("CAPTURING\n", _CAPTURING.replace("CALL", forward.call) if mode.graphs else "")
     model = model.replace("MARK\n", _MARK if mode.graphs else "")
@@ -143,16 +145,20 @@ class ModelNew(Model):
 
     def forward(self, SIGNATURE):
 CAPTURING
+MARK
+        return RESULT
+
+    def compiled_for(self, values):
+        """What was compiled for these sizes."""
         key = tuple(
             (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else repr(value)
-            for value in VALUES
+            for value in values
         )
         compiled = self._compiled.get(key)
         if compiled is None:
             compiled = torch.compile(own_copy(Model.forward), dynamic=FalseOPTIONS)
             self._compiled[key] = compiled
-MARK
-        return RESULT
+        return compiled
 
     def __getstate__(self):
         """Copies and pickles compile for themselves."""

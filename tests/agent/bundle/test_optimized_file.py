@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,24 @@ def test_the_member_runs_inside_the_domain(optimized: ModuleType) -> None:
     with torch.inference_mode():
         assert ran(optimized, lambda: model(residual=inputs()[0], x=inputs()[0]))
         assert model.kernelwright_explain(*inputs()) == "scale and shift (human)"
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["key choice", "given known", "type tensor", "max len", "self_ torch_", "shape0 rows", "_key fixed"],
+)
+def test_the_member_runs_whatever_arguments_are_called(names: str, tmp_path: Path) -> None:
+    """An argument called `key`, as in attention, once kept every member from running."""
+    task, member = TASK, MEMBER
+    for old, new in zip(("x", "residual"), names.split(), strict=True):
+        task, member = (re.sub(rf"\b{old}\b", new, text) for text in (task, member))
+    optimized = imported(tmp_path, optimized_text([Candidate(member, "human", "scale and shift")], task=task))
+    model, given = optimized.ModelNew(64), inputs()
+    with torch.no_grad():
+        assert ran(optimized, lambda: model(*given)) and ran(optimized, lambda: model(*given))
+        torch.testing.assert_close(model(*given), optimized.Model.forward(model, *given))
+        assert model.kernelwright_explain(*given) == "scale and shift (human)"
+        assert "range" in model.kernelwright_explain(*inputs(5000))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -57,6 +58,24 @@ def run_program(folder: Path, program: str, *arguments: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr[-3000:]
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
+
+
+def names_bound_in_calls(source: str) -> set[str]:
+    """What `ModelNew` binds, without an underscore, in methods that take the caller's arguments by their names: one may have it."""
+    model = next(
+        node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "ModelNew"
+    )
+    methods = [
+        one for one in model.body if isinstance(one, ast.FunctionDef) and one.name.startswith("forward")
+    ]
+    assert methods
+    bound = (
+        node
+        for one in methods
+        for node in ast.walk(one)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    return {node.id for node in bound if not node.id.startswith("_")}
 
 
 def _done(

@@ -13,7 +13,7 @@ from agent.compiler.cuda_graph import cuda_graph_source
 from agent.errors import ProposalFailed
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
-from tests.agent.compiler.extraction import run_program, task_text
+from tests.agent.compiler.extraction import names_bound_in_calls, run_program, task_text
 
 NAME = "matmul_bias_relu"
 
@@ -136,6 +136,11 @@ def test_it_is_a_file_of_its_own() -> None:
     ast.parse(source)
     assert "kernelbench_tasks" not in source
     assert cut(source, "ModelNew").text
+
+
+def test_arguments_keep_their_names() -> None:
+    """An attention's `key` was once what its graph was known by."""
+    assert not names_bound_in_calls(cuda_graph_source(task_text(NAME), NAME))
 
 
 def test_a_reference_that_uses_its_names_is_left_alone() -> None:

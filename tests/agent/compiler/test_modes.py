@@ -11,7 +11,7 @@ import torch._inductor
 
 from agent.bundle.sections import cut
 from agent.compiler.modes import CPU_MODES, CUDA_MODES, Mode, baseline_name, mode_source, modes
-from tests.agent.compiler.extraction import run_program, task_text
+from tests.agent.compiler.extraction import names_bound_in_calls, run_program, task_text
 
 NAME = "matmul_bias_relu"
 
@@ -71,10 +71,17 @@ def test_each_mode_is_a_file_of_its_own(mode: Mode) -> None:
     assert source == mode_source(mode, task_text(NAME), NAME)
     assert cut(source, "ModelNew").text
     if mode.graphs:
-        assert "return copied(compiled(self, x))" in source, (
+        assert "return copied(self.compiled_for((x,))(self, x))" in source, (
             "a graph's outputs are overwritten by its next replay"
         )
         assert "is_current_stream_capturing():\n            return super().forward(x)" in source
+
+
+@pytest.mark.parametrize("mode", [*CPU_MODES, *CUDA_MODES], ids=lambda mode: mode.label)
+def test_arguments_keep_their_names(mode: Mode) -> None:
+    """An attention's `key` was once what the compiled code was known by."""
+    reference = task_text(NAME).replace("forward(self, x)", "forward(self, key)")
+    assert not names_bound_in_calls(mode_source(mode, reference, NAME))
 
 
 @pytest.mark.slow
