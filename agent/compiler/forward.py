@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from agent.bundle.sections import Section, cut
+from agent.bundle.sections import Section, cut, rename_collisions
 from agent.errors import AssemblyError, ProposalFailed
 
 
@@ -31,18 +31,15 @@ class Forward:
 def cut_apart(source: str, own: Set[str], root: str = "Model") -> Section:
     """Cut a file down to what class `root` needs, for a candidate file that adds the names `own` to it.
 
+    What the file calls by one of these names gets another one. A module imported under its own name means the same in both.
+
     Raises:
-        ProposalFailed: if there is no such class, or the file uses one of these names for something else.
+        ProposalFailed: if there is no such class, or a name cannot be changed.
     """
     try:
-        section = cut(source, root)
+        return rename_collisions(cut(source, root), {name: name for name in own - {root}}, "_of_reference", {})
     except AssemblyError as error:
         raise ProposalFailed(str(error)) from error
-    # A module imported under its own name means the same in both.
-    taken = {name for name, path in section.names.items() if name in own - {root} and path != name}
-    if taken:
-        raise ProposalFailed(f"the source uses the name {min(taken)} itself")
-    return section
 
 
 def forward_of(section: str, root: str = "Model") -> Forward:
