@@ -24,7 +24,7 @@ _TAKEN = frozenset(
         "tensor",
         "rest",
         "why",
-        *dir(builtins),
+        *dir(builtins),  # some are called there
         *(f"shape{place}" for place in range(64)),
     }
 )

@@ -37,7 +37,9 @@ def cut_apart(source: str, own: Set[str], root: str = "Model") -> Section:
         ProposalFailed: if there is no such class, or a name cannot be changed.
     """
     try:
-        return rename_collisions(cut(source, root), {name: name for name in own - {root}}, "_of_reference", {})
+        return rename_collisions(
+            cut(source, root), {name: name for name in own - {root}}, "_of_reference", {}
+        )
     except AssemblyError as error:
         raise ProposalFailed(str(error)) from error
 

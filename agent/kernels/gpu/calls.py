@@ -19,7 +19,7 @@ from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.scans import running_logsumexp, scan
 from agent.kernels.gpu.scatters import count_applies, count_values, scatter, scatter_applies
-from agent.kernels.gpu.thin import thin_pays, thin_products
+from agent.kernels.gpu.thin import MOST_THIN, thin_pays, thin_products
 from agent.kernels.gpu.tiny import tiny_pays, tiny_products
 from agent.kernels.gpu.windows import windows, windows_apply
 
@@ -62,7 +62,7 @@ def library_packed(x, sources, rows, unpack, parts):
 def library_bmm(a, b, *, out):
     if tiny_pays(a, b):
         return tiny_products(a, b, out)
-    if thin_pays(a, b, out):
+    if a.shape[1] <= MOST_THIN and _multiplies(a, b, out) and thin_pays(a, b, out):
         return thin_products(a, b, out)
     if _is_long(a, b, out) and _multiplies(a, b, out) and product_pays(a, b):
         return product(a, b, out)

@@ -170,11 +170,11 @@ def scan(x, y, dim, joins, first, out):
     if inner == 1:
         time = min(steps, 2048 if unit(length) > 1 else 1024)
         across = min(max(1, 1024 // time), triton.next_power_of_2(lanes))
-        columns = triton.cdiv(lanes, across)
+        columns, of_a_warp = triton.cdiv(lanes, across), 512 if unit(length) > 1 else 256
     else:
         across = min(triton.next_power_of_2(inner), 32)
         time = min(2048 // across, steps)
-        columns = lanes // inner * triton.cdiv(inner, across)
+        columns, of_a_warp = lanes // inner * triton.cdiv(inner, across), 512
     chunks = max(1, min(4 * processors(x.device) // columns, triton.cdiv(length, time), 64))
     tiles = triton.cdiv(triton.cdiv(length, chunks), time)
     chunks = triton.cdiv(length, tiles * time)
@@ -185,6 +185,6 @@ def scan(x, y, dim, joins, first, out):
         launch(
             _scan, (columns, chunks), tensors, (lanes, length // unit(length), inner, tiles, chunks),
             FIRST=first, JOIN=joins[0], ALONG=joins[1], COUNT=1 if y is None else 2, Y_IS_FLAG=is_flag, ENDS=of_ends, AXIS=int(inner == 1),
-            TIME=time, LANES=across, UNIT=unit(length), num_warps=min(max(time * across // (512 if unit(length) > 1 else 256), 1), 8),
+            TIME=time, LANES=across, UNIT=unit(length), num_warps=min(max(time * across // of_a_warp, 1), 8),
         )  # fmt: skip
     return out

@@ -14,6 +14,7 @@ from agent.kernels.rewriting.nodes import (
     is_operation,
     is_written_between,
     operation,
+    same_sizes,
     value_of,
 )
 
@@ -84,9 +85,8 @@ def _of_index_add(node: torch.fx.Node) -> tuple[Any, ...] | None:
     counted = arguments_of(places)
     if picked is None or counted.get("start", 0) != 0 or counted.get("step", 1) != 1:
         return None
-    if (
-        str(value_of(places).shape[0]) != str(value_of(ids).shape[0])
-        or value_of(table).shape[1:] != start.shape[1:]
+    if str(value_of(places).shape[0]) != str(value_of(ids).shape[0]) or str(value_of(table).shape[1:]) != str(
+        start.shape[1:]
     ):
         return None
     if is_written_between(search, node) or is_written_between(picked, node):
@@ -112,7 +112,9 @@ def _weighted_rows(source: Any) -> tuple[Any, Any, Any, Any]:
         table, ids = source.args[0], source.args[2]
     else:
         return None, None, None, None
-    same = isinstance(ids, torch.fx.Node) and (
-        weight is None or str(value_of(weight).shape) == str(value_of(ids).shape)
+    same = (
+        isinstance(ids, torch.fx.Node)
+        and value_of(ids).dim() == 1
+        and (weight is None or same_sizes(value_of(weight), value_of(ids)))
     )
     return (source, table, ids, weight) if same else (None, None, None, None)

@@ -16,7 +16,7 @@ from agent.kernels.rewriting.nodes import (
     value_of,
 )
 
-#: Of values along a row: the library counts in registers.
+#: Of values along a row: a kernel counts in registers (`MOST_BINS` of `gpu/scatters.py`).
 MOST_COUNTED = 4096
 #: Operations that keep places in order.
 _KEEP_ORDER = ("sub", "add", "clamp", "to", "_to_copy", "view", "contiguous", "clone", "detach")

@@ -22,7 +22,12 @@ def short_convolution(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.No
     if isinstance(given["padding"], str) or x.dtype != torch.float32 or weight.dtype != torch.float32:
         return None
     channels, per_group, taps = weight.shape
-    if per_group != 1 or channels != given["groups"] or not isinstance(taps, int) or taps > MOST_TAPS:
+    if (
+        per_group != 1
+        or str(channels) != str(given["groups"])
+        or not isinstance(taps, int)
+        or taps > MOST_TAPS
+    ):
         return None
     stride, padding, dilation = (spread(given[name], 1)[0] for name in ("stride", "padding", "dilation"))
     with graph.inserting_before(node):

@@ -56,6 +56,10 @@ def more_rows(offsets, ids, table):
 def each_column(offsets, ids, table):
     return table.new_zeros(offsets.shape[0] - 1, 300).index_add(0, rows(offsets), table[:1].unsqueeze(1)[:, 0] * table[ids])
 
+def one_place(offsets, ids, table):
+    both = torch.stack([table.repeat(7, 1)[:60], table.repeat(7, 1)[:60]])
+    return table.new_zeros(offsets.shape[0] - 1, 300).index_add(0, rows(offsets), torch.ops.aten.index.Tensor(both, [ids[0] % 2]))
+
 def written(offsets, ids, table):
     table = table.clone()
     picked = table[ids]
@@ -81,7 +85,7 @@ cases = {
     "strided table": (bag, (offsets, ids, weight, torch.cat([table, table], 1)[:, 20:])), "transposed": (bag, (offsets, ids, weight, table.t().contiguous().t())),
     "without last": (without_last, (offsets, ids, table)), "means": (means, (offsets, ids, table)), "padded": (padded, (offsets, ids, table)),
     "left": (left, (offsets, ids, table)), "scaled": (scaled, (offsets, ids, table)), "more rows": (more_rows, (offsets, ids, table)),
-    "each column": (each_column, (offsets, ids, table)), "written": (written, (offsets, ids, table)),
+    "each column": (each_column, (offsets, ids, table)), "written": (written, (offsets, ids, table)), "one place": (one_place, (offsets, ids, table)),
     "in double": (unweighted, (offsets, ids, table.double())), "short": (short, (x, taps, bias)), "strided": (strided, (x, taps)),
     "one image": (short, (x[0], taps, bias)), "two outputs": (two_outputs, (x, taps)), "long": (long, (x, taps)),
 }

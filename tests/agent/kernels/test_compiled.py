@@ -257,19 +257,19 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "sums of bags": (
         bags._sum_bags,
-        {"WEIGHTED": True, "LAST": True, "WRAPS": True, "PART": 16, "COLS": 256},
+        {"WEIGHTED": True, "LAST": True, "WRAPS": True, "PART": 8, "COLS": 64},
         {"ids_ptr": "*i64", "offsets_ptr": "*i64"},
-        {"num_warps": 2, "num_stages": 3},
+        {"num_warps": 1, "num_stages": 3},
     ),
     "thin product": (
         thin._multiply_thin,
         {"ROWS": 4, "BK": 128, "BN": 32, "ALONG_K": True},
         {},
-        {"num_warps": 4, "num_stages": 3},
+        {"num_warps": 8, "num_stages": 3},
     ),
     "thin product along columns": (
         thin._multiply_thin,
-        {"ROWS": 8, "BK": 8, "BN": 128, "ALONG_K": False},
+        {"ROWS": 4, "BK": 16, "BN": 128, "ALONG_K": False},
         {},
         {"num_warps": 4, "num_stages": 3},
     ),

@@ -225,6 +225,42 @@ def test_gathered_matrices_are_multiplied_where_they_lie() -> None:
             assert error(calls.library_gathered(weights, index, x), exact) < 3e-7
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_sums_of_bags_are_those_of_torch(last: bool) -> None:
+    """Bags without a row, and one with many."""
+    from agent.kernels.gpu import calls
+
+    torch.manual_seed(0)
+    for width in (1, 100, 256):
+        table, ids = (
+            torch.randn(5000, width, device="cuda"),
+            torch.randint(-5000, 5000, (70_000,), device="cuda"),
+        )
+        ends = torch.randint(0, 60_000, (3000,), device="cuda").sort().values
+        offsets = torch.cat([ends.new_zeros(2), ends, ends.new_full((int(last),), 70_000)])
+        weight = torch.randn(70_000, device="cuda")
+        rows = (table.double()[ids] * weight.double()[:, None]).float()
+        places = torch.searchsorted(offsets, torch.arange(70_000, device="cuda"), right=True) - 1
+        exact = torch.zeros(3002, width, dtype=torch.float64, device="cuda").index_add(
+            0, places, rows.double()
+        )
+        for _ in range(2):
+            assert error(calls.library_bags(table, ids, offsets, weight, last, True), exact) < 1e-6
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 4])
+def test_thin_products_are_as_accurate_as_float32(m: int) -> None:
+    from agent.kernels.gpu import thin
+
+    torch.manual_seed(0)
+    for ks, n in ((128, 4096), (4096, 128), (77, 1001), (5000, 33)):
+        a, b = torch.randn(64, m, ks, device="cuda"), torch.randn(64, n, ks, device="cuda").transpose(1, 2)
+        for right in (b, b.contiguous()):
+            for _ in range(2):
+                got = thin.thin_products(a, right, torch.empty(64, m, n, device="cuda"))
+                assert error(got, a.double() @ b.double()) < 1e-6
+
+
 @pytest.mark.parametrize("shape", [(4096, 32000), (65536, 256), (65536, 511), (3, 5, 7)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_order_statistics_are_those_of_torch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
