@@ -19,6 +19,7 @@ _KERNELS = (
     "windows.py",
     "rows.py",
     "attention.py",
+    "streamed.py",
     "ranks.py",
     "distances.py",
     "scans.py",

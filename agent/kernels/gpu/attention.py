@@ -22,7 +22,7 @@ LARGEST_SCORE = tl.constexpr(128.0)
 
 
 @triton.jit
-def _exponentials(score, counts, largest, weight):
+def exponentials(score, counts, largest, weight):
     """A step of a softmax: exponentials of scores below their row's largest so far, what earlier ones fade by, and new sums and largest."""
     score = tl.where(counts, score, float("-inf"))
     now = tl.maximum(largest, tl.max(score, axis=1))
@@ -35,7 +35,8 @@ def _exponentials(score, counts, largest, weight):
 @triton.jit(do_not_specialize=["queries", "keys"])
 def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr,
             heads, queries, keys, dims, scale, mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
-            HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, ELEMENT: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+            HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, SAFE: tl.constexpr, ELEMENT: tl.constexpr,
+            QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """A tile of queries of one head; the mask has a byte, not zero for keys that do not count.
 
     With ELEMENT, weights are this function of a score and what the mask has.
@@ -78,7 +79,7 @@ def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, ma
         if ELEMENT is None:
             if HAS_MASK:
                 counts = counts & (masked == 0)
-            p, faded, weight, largest = _exponentials(score, counts, largest, weight)
+            p, faded, weight, largest = exponentials(score, counts, largest, weight)
             p *= 4096.0
             total *= faded[:, None]
         else:
@@ -103,6 +104,8 @@ def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, ma
     if tl.max(is_off.to(tl.int32), axis=0) > 0:
         tl.store(q_scale_ptr + head * scale_pitch(queries) + query, -1.0, mask=query < queries)
     if ELEMENT is None:
+        if SAFE:
+            weight = tl.where(weight == 0.0, 1.0, weight)
         total = total / (4096.0 * weight)[:, None]
     to = (
         (head // heads).to(tl.int64) * out_batch
@@ -116,37 +119,38 @@ def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, ma
 
 @triton.jit(do_not_specialize=["queries", "keys"])
 def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr, heads, queries, keys, dims, scale,
-                    q_head, q_row, q_dim, k_head, k_row, k_dim, v_head, v_row, v_dim,
+                    q_batch, q_head, q_row, q_dim, k_batch, k_head, k_row, k_dim, v_batch, v_head, v_row, v_dim,
                     mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
-                    HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, ELEMENT: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-                    DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+                    chunks, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, SAFE: tl.constexpr, ELEMENT: tl.constexpr, IN_MEMORY: tl.constexpr,
+                    QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Heads with negative scales at keys or values, and groups of queries with one, once more by float32 multiply-adds."""
     head = tl.program_id(1).to(tl.int64)
     all_heads = tl.num_programs(1)
-    misfits = has_misfits(q_scale_ptr, 1, all_heads, head, tl.program_id(0) * QUERIES, queries, QUERIES, 1)
-    misfits |= has_misfits(v_scale_ptr, tl.cdiv(keys, BLOCK), all_heads, head, 0, dims, DIMS, 16)
-    for first in range(0, keys, 1024):
-        misfits |= has_misfits(k_scale_ptr, 1, all_heads, head, first, keys, 1024, 1)
+    misfits = has_misfits(
+        q_scale_ptr, chunks, all_heads, head, tl.program_id(0) * QUERIES, queries, QUERIES, 1
+    )
+    if IN_MEMORY:
+        misfits |= has_misfits(v_scale_ptr, tl.cdiv(keys, BLOCK), all_heads, head, 0, dims, DIMS, 16)
+        for first in range(0, keys, 1024):
+            misfits |= has_misfits(k_scale_ptr, 1, all_heads, head, first, keys, 1024, 1)
     if misfits:
+        batch, of_batch = head // heads, head % heads
         query = (tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)).to(tl.int64)
         dim = tl.arange(0, DIMS)
         there = (query < queries)[:, None] & (dim < dims)[None, :]
-        q = tl.load(
-            q_ptr + head * q_head + query[:, None] * q_row + dim[None, :] * q_dim, mask=there, other=0.0
-        )
+        q_ptr += batch * q_batch + of_batch * q_head
+        k_ptr += batch * k_batch + of_batch * k_head
+        v_ptr += batch * v_batch + of_batch * v_head
+        mask_ptr += batch * mask_batch + of_batch * mask_head
+        q = tl.load(q_ptr + query[:, None] * q_row + dim[None, :] * q_dim, mask=there, other=0.0)
         largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
         weight = tl.zeros((QUERIES,), dtype=tl.float32)
         total = tl.zeros((QUERIES, DIMS), dtype=tl.float32)
-        mask_ptr += (head // heads) * mask_batch + (head % heads) * mask_head
         for first in range(0, keys, KEYS):
             key = (first + tl.arange(0, KEYS)).to(tl.int64)
             inside = (key < keys)[:, None] & (dim < dims)[None, :]
-            k = tl.load(
-                k_ptr + head * k_head + key[:, None] * k_row + dim[None, :] * k_dim, mask=inside, other=0.0
-            )
-            v = tl.load(
-                v_ptr + head * v_head + key[:, None] * v_row + dim[None, :] * v_dim, mask=inside, other=0.0
-            )
+            k = tl.load(k_ptr + key[:, None] * k_row + dim[None, :] * k_dim, mask=inside, other=0.0)
+            v = tl.load(v_ptr + key[:, None] * v_row + dim[None, :] * v_dim, mask=inside, other=0.0)
             score = tl.dot(q, k.T, input_precision="ieee") * scale
             counts = (key < keys)[None, :]
             if CAUSAL:
@@ -161,14 +165,16 @@ def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, 
             if ELEMENT is None:
                 if HAS_MASK:
                     counts = counts & (masked == 0)
-                p, faded, weight, largest = _exponentials(score, counts, largest, weight)
+                p, faded, weight, largest = exponentials(score, counts, largest, weight)
                 total *= faded[:, None]
             else:
                 p = tl.where(counts, ELEMENT(score, masked), 0.0)
             total += tl.dot(p, v, input_precision="ieee")
         if ELEMENT is None:
+            if SAFE:
+                weight = tl.where(weight == 0.0, 1.0, weight)
             total = total / weight[:, None]
-        to = (head // heads) * out_batch + (head % heads) * out_head + query * out_row
+        to = batch * out_batch + of_batch * out_head + query * out_row
         tl.store(out_ptr + to[:, None] + dim[None, :], total, mask=there)
 
 
@@ -191,49 +197,64 @@ def weighed(scores, mask, element):
     """The dense scores (batch, heads, queries, keys) after ``element``, see `attention`; in place."""
     strides = (0, 0, 0, 0) if mask is None else mask.expand(scores.shape).stride()
     launch(
-        _weigh, (-(-scores.numel() // 1024),), (scores, _in_bytes(scores, mask)), (scores.numel(), *scores.shape[1:], *strides),
+        _weigh, (-(-scores.numel() // 1024),), (scores, in_bytes(scores, mask)), (scores.numel(), *scores.shape[1:], *strides),
         ELEMENT=element, HAS_MASK=mask is not None, BLOCK=1024,
     )  # fmt: skip
     return scores
 
 
-def _in_bytes(otherwise, mask):
+def in_bytes(otherwise, mask):
     """The mask with truth values as bytes; something for a kernel that reads none if there is none."""
     return otherwise if mask is None else mask.view(torch.uint8) if mask.dtype == torch.bool else mask
 
 
-def attention(q, k, v, mask, scale, causal, out, element=None):
+def attend_exactly(q, k, v, scales, chunks, mask, scale, causal, safe, element, out):
+    """Compute again in float32 what no scale can hold.
+
+    Args:
+        scales: of q (chunks, heads, queries), and those of k and v from `parts`; all three the same where q's tell of k and v as well.
+        chunks: of q's scales.
+    """
+    batch, heads, queries, dims = q.shape
+    keys = k.shape[2]
+    places = (0, 0, 0, 0) if mask is None else mask.expand(batch, heads, queries, keys).stride()
+    launch(
+        _attend_exactly, (-(-queries // 16), batch * heads), (q, k, v, *scales, in_bytes(out, mask), out),
+        (heads, queries, keys, dims, scale, *q.stride(), *k.stride(), *v.stride(), *places, *out.stride()[:3], chunks),
+        HAS_MASK=mask is not None, CAUSAL=causal, SAFE=safe, ELEMENT=element, IN_MEMORY=scales[1] is not scales[0],
+        QUERIES=16, KEYS=32, DIMS=max(16, triton.next_power_of_2(dims)), BLOCK=BLOCK_K,
+    )  # fmt: skip
+    return out
+
+
+def attention(q, k, v, mask, scale, causal, safe, out, element=None):
     """Write softmax(scale * q k^T) v to out (batch, heads, queries, dims), whose last axis is dense; q, k, v float32 like it.
 
     Args:
         mask: booleans that expand to (batch, heads, queries, keys), true for keys that do not count; or None.
         causal: whether a query sees only keys up to its own place.
+        safe: zeros for queries that no key counts for, as torch's call has them; NaN otherwise, as softmax has it.
         element: in place of the softmax, a function of Triton's of scale * q k^T and the mask, which may be float32 then.
     """
     batch, heads, queries, dims = q.shape
-    keys = k.shape[2]
-    q, k, v = (one.reshape(batch * heads, *one.shape[2:]) for one in (q, k, v))
+    keys, whole = k.shape[2], (q, k, v)
+    q, k, v = (one.reshape(batch * heads, *one.shape[2:]) for one in whole)
     parts = [*split(q, k), *split(v.transpose(1, 2))]
     size = max(16, triton.next_power_of_2(dims))
     tile, step = (128, 64) if size <= 64 else (128, 32) if size == 128 else (64, 32)
     boxes = ([tile, size], [step, size], [size, step])
     tiles = [TensorDescriptor.from_tensor(one.halves, box) for one, box in zip(parts, boxes, strict=True)]
     scales = [one.scale for one in parts]
-    mask_or_any = _in_bytes(out, mask)
+    mask_or_any = in_bytes(out, mask)
     places = (0, 0, 0, 0) if mask is None else mask.expand(batch, heads, queries, keys).stride()
     where = (*places, *out.stride()[:3])
-    chosen = {"HAS_MASK": mask is not None, "CAUSAL": causal, "ELEMENT": element, "DIMS": size}
     launch(
         _attend, (-(-queries // tile), batch * heads),
         (*tiles, *scales, mask_or_any, out), (heads, queries, keys, dims, scale, *where),
-        QUERIES=tile, KEYS=step, BLOCK=BLOCK_K, num_warps=8, num_stages=2, **chosen,
+        HAS_MASK=mask is not None, CAUSAL=causal, SAFE=safe, ELEMENT=element,
+        QUERIES=tile, KEYS=step, DIMS=size, BLOCK=BLOCK_K, num_warps=8, num_stages=2,
     )  # fmt: skip
-    launch(
-        _attend_exactly, (-(-queries // 16), batch * heads), (q, k, v, *scales, mask_or_any, out),
-        (heads, queries, keys, dims, scale, *q.stride(), *k.stride(), *v.stride(), *where),
-        QUERIES=16, KEYS=32, BLOCK=BLOCK_K, **chosen,
-    )  # fmt: skip
-    return out
+    return attend_exactly(*whole, scales, 1, mask, scale, causal, safe, element, out)
 
 
 def attention_applies(q, k, v):

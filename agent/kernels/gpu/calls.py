@@ -19,6 +19,7 @@ from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.scans import running_logsumexp, scan
 from agent.kernels.gpu.scatters import count_applies, count_values, scatter, scatter_applies
+from agent.kernels.gpu.streamed import streamed_attention, streaming_pays
 from agent.kernels.gpu.thin import MOST_THIN, thin_pays, thin_products
 from agent.kernels.gpu.tiny import tiny_pays, tiny_products
 from agent.kernels.gpu.windows import windows, windows_apply
@@ -202,24 +203,31 @@ def library_gathered(weights, index, x):
     )
 
 
-def library_attention(q, k, v, excluded, scale, causal, element=None):
+def library_attention(q, k, v, excluded, scale, causal, safe=False, element=None):
     """softmax(scale * q k^T) v without the keys that are excluded; the scale is the head's size to the power of -1/2 if not given.
 
     With ``element``, that function of each score and of what is in the place of ``excluded`` takes the softmax's place.
+
+    Args:
+        safe: zeros for queries without keys, as torch's call has them.
     """
     scale = q.shape[3] ** -0.5 if scale is None else scale
     if attention_applies(q, k, v) and on_hopper(q.device) and not torch.backends.cuda.matmul.allow_tf32:
+        out = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
+        if element is None and not causal and streaming_pays(q, k):
+            return streamed_attention(q, k, v, excluded, scale, safe, out)
         scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-        theirs_s = 4 * scores * q.shape[3] / 45e12 + (0 if excluded is None else 20 * scores / 2.4e12)
+        # What is written out makes passes over all scores.
+        theirs_s = 4 * scores * q.shape[3] / 45e12 + (0 if excluded is None or safe else 20 * scores / 2.4e12)
         ours_s = 4 * scores * q.shape[3] / 90e12 + 12 * (q.numel() + 2 * k.numel()) / 2.4e12
         if with_launches(ours_s, 10) < 0.95 * theirs_s:
-            out = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
-            return attention(q, k, v, excluded, scale, causal, out, element)
+            return attention(q, k, v, excluded, scale, causal, safe, out, element)
     if element is not None:
         return (weighed((q @ k.transpose(2, 3)).mul_(scale).contiguous(), excluded, element) @ v).contiguous()
-    if excluded is None:
+    if excluded is None or safe:
         attend = torch.nn.functional.scaled_dot_product_attention
-        return attend(q, k, v, is_causal=causal, scale=scale).contiguous()
+        counts = None if excluded is None else excluded.logical_not()
+        return attend(q, k, v, counts, is_causal=causal, scale=scale).contiguous()
     scores = (q @ k.transpose(2, 3)).mul_(scale).masked_fill_(excluded, -math.inf)
     return (torch.softmax(scores, -1) @ v).contiguous()
 

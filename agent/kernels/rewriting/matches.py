@@ -9,7 +9,9 @@ import torch
 
 from agent.kernels.rewriting.epilogues import joins
 from agent.kernels.rewriting.nodes import (
+    add_call,
     arguments_of,
+    aten,
     hint,
     is_operation,
     is_written_between,
@@ -87,13 +89,15 @@ def made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None] 
 def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
     """The arguments of `attention` for a call of torch's, or for softmax(scale * q k^T, masked) v or other weights written out."""
     excluded: Any = None
-    causal, element = False, ""
+    causal, safe, element = False, False, ""
     scale: Any = None  # of torch's call: the head's size to the power of -1/2
     if "is_causal" in given:
         q, k, v = given["query"], given["key"], given["value"]
-        if given["attn_mask"] is not None or given["dropout_p"] or given["enable_gqa"]:
+        if given["dropout_p"] or given["enable_gqa"]:
             return None
-        causal, scale = given["is_causal"], given["scale"]
+        causal, safe, scale, excluded = given["is_causal"], True, given["scale"], given["attn_mask"]
+        if causal and excluded is not None:
+            return None
     elif (found := weights_of(node)) is not None:
         scores, excluded, element = found
         (q, k), v, scale = scores.args, node.args[1], 1.0
@@ -136,7 +140,12 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
     if hint(each[0].shape[2]) * hint(each[1].shape[2]) < LEAST_SCORES:
         return None
     alike = [one.shape[:2] + one.shape[3:] for one in each]
-    return [q, k, v, excluded, scale, causal, element] if alike[0] == alike[1] == alike[2] else None
+    if not alike[0] == alike[1] == alike[2]:
+        return None
+    if safe and excluded is not None:  # torch's mask says which keys count
+        with node.graph.inserting_before(node):
+            excluded = add_call(node.graph, aten.logical_not.default, excluded)
+    return [q, k, v, excluded, scale, causal, safe, element]
 
 
 def _distances_of(given: dict[str, Any]) -> list[Any] | None:

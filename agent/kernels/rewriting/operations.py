@@ -20,7 +20,7 @@ _LIBRARY.define("running_logsumexp(Tensor x) -> Tensor")
 _LIBRARY.define("gathered(Tensor weights, Tensor index, Tensor x) -> Tensor")
 _LIBRARY.define("scan(Tensor x, Tensor? y, int dim, str joined, str first) -> Tensor")
 _LIBRARY.define(
-    "attention(Tensor q, Tensor k, Tensor v, Tensor? excluded, float? scale, bool causal, str element) -> Tensor"
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? excluded, float? scale, bool causal, bool safe, str element) -> Tensor"
 )
 _LIBRARY.define("distances(Tensor x, Tensor z, bool euclid) -> Tensor")
 _LIBRARY.define("ranked(Tensor x, int rank, bool nan_wins) -> Tensor")
@@ -92,6 +92,7 @@ def _attention(
     excluded: torch.Tensor | None,
     scale: float | None,
     causal: bool,
+    safe: bool,
     element: str,
 ) -> torch.Tensor:
     return q.new_empty((*q.shape[:3], v.shape[3]))

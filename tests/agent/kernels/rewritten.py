@@ -25,9 +25,9 @@ def convolution(*given):
         exec(statement, names)
     return names[result] if after else x
 
-def attention(q, k, v, excluded, scale, causal, element):
+def attention(q, k, v, excluded, scale, causal, safe, element):
     if not element:
-        return calls.library_attention(q, k, v, excluded, scale, causal)
+        return calls.library_attention(q, k, v, excluded, scale, causal, safe)
     names = {"x": (q @ k.transpose(2, 3)) * scale, "m": excluded, "tl": tl}
     *statements, result = element.split("; ")
     for statement in statements:
@@ -56,6 +56,7 @@ print(json.dumps({
     "changed": changed,
     "same": same,
     "library": called,
+    "operations": [str(node.target) for node in graph.graph.nodes],
     "sizes": [list(node.meta["val"].shape) for node in nodes],
     "taps": [list(node.args[1].meta["val"].shape[2:]) for node in nodes],
     "bias": [node.args[8] is not None for node in nodes],

@@ -30,6 +30,7 @@ from agent.kernels.gpu import (
     rows,
     scans,
     scatters,
+    streamed,
     thin,
     tiny,
     windows,
@@ -51,7 +52,9 @@ CONVOLUTION = {
 }  # fmt: skip
 
 
-ATTENTION = {"HAS_MASK": True, "CAUSAL": False, "QUERIES": 128, "KEYS": 32, "DIMS": 128, "BLOCK": 256}
+ATTENTION = {
+    "HAS_MASK": True, "CAUSAL": False, "SAFE": True, "QUERIES": 128, "KEYS": 32, "DIMS": 128, "BLOCK": 256,
+}  # fmt: skip
 ATTENTION_TILES = {
     "q_tiles": "tensordesc<fp16[128,128]>",
     "k_tiles": "tensordesc<fp16[32,128]>",
@@ -170,6 +173,12 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         ATTENTION | {"ELEMENT": None},
         ATTENTION_TILES,
         {"num_warps": 8, "num_stages": 2},
+    ),
+    "attention, streamed": (
+        streamed._stream,
+        {"HAS_MASK": True, "SAFE": True, "IN_CHUNKS": True, "QUERIES": 16, "KEYS": 64, "DIMS": 64},
+        {},
+        {"num_warps": 4, "num_stages": 1},
     ),
     "attention of ReLU": (
         attention._attend,
@@ -316,6 +325,8 @@ ABOVE_8 = (
     "attention",
     "attention of ReLU",
 )
+#: Numbers that are multiples of 16 wherever the kernel is chosen and its rows are dense.
+ALIGNED = {"attention, streamed": ("dims", "k_row", "k_head", "k_batch", "v_row", "v_head", "v_batch")}
 
 
 def compiled(
@@ -385,7 +396,7 @@ def test_stores_are_wide_only_where_outputs_are_neighbors(step: int) -> None:
 def test_it_compiles_and_does_not_spill(
     name: str, arch: int, tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
-    made = compiled(name, arch)
+    made = compiled(name, arch, None, ALIGNED.get(name, ()))
     assert "trap;" not in made.asm["ptx"], (
         "what the compiler takes to be impossible is a trap and nothing else"
     )

@@ -172,6 +172,29 @@ def test_attention_is_as_accurate_as_torch(dims: int, shared: float) -> None:
         assert error(got, exact) <= 2 * error(run(q, k, v), exact)
 
 
+@pytest.mark.parametrize(("queries", "dims"), [(1, 128), (5, 64), (16, 256), (7, 72)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_of_few_queries_is_as_accurate_as_torch(queries: int, dims: int, masked: bool) -> None:
+    from agent.kernels.gpu import calls
+
+    torch.manual_seed(0)
+    q = torch.randn(3, queries, 8, dims, device="cuda").transpose(1, 2)
+    k, v = torch.randn(2, 3, 8, 20000, dims, device="cuda")
+    excluded = torch.rand(3, 1, 1, 20000, device="cuda") < 0.4
+    excluded[1] = True
+    counts = ~excluded if masked else None
+    exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), counts)
+    torch_s = F.scaled_dot_product_attention(q, k, v, counts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(F, "scaled_dot_product_attention", lambda *_, **__: pytest.fail("torch's was called"))
+        got = calls.library_attention(q, k, v, excluded if masked else None, None, False, True)
+        k[0, 1, 77, 3], v[2, 3, 5, 6] = torch.nan, torch.inf
+        special = calls.library_attention(q, k, v, None, None, False, True)
+    assert error(got, exact) <= 2 * error(torch_s, exact)
+    exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double()).float()
+    torch.testing.assert_close(special, exact, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
 @triton.jit
 def _decayed(x, m):  # type: ignore[no-untyped-def]
     return tl.where(x < 0.0, 0.0, x) * m
