@@ -44,7 +44,10 @@ def model_text(found: Mapping[str, Any], forward: Forward) -> str:
         dimensions=found["dimensions"],
         gradients=gradients,
         sizes="".join(f"    {line}\n" for line in found["sizes"]),
-        expected="".join(f"        {line},\n" for line in found["expected"]),
+        shapes=", ".join(found["shapes"]),
+        strides=", ".join(found["strides"]),
+        dtypes=_several(found["dtypes"]),
+        devices=_several([_DEVICES[name] for name in found["devices"]]),
         conditions=" and ".join(f"({one})" for one in found["conditions"]),
         signature=forward.signature,
         names=forward.call,
@@ -56,9 +59,16 @@ def model_text(found: Mapping[str, Any], forward: Forward) -> str:
     )
 
 
+def _several(items: list[str]) -> str:
+    """A list as Python text, short where all items are alike."""
+    return f"[{items[0]}] * {len(items)}" if len({*items}) == 1 else f"[{', '.join(items)}]"
+
+
 def _places(paths: Iterable[Any]) -> str:
     return ", ".join(f"attrgetter({str(path)!r})" for path in paths)
 
+
+_DEVICES = {"cpu": 'torch.device("cpu")', "cuda": 'torch.device("cuda", 0)'}
 
 _WITHOUT_GRADIENTS = "torch.is_grad_enabled() and any(one.requires_grad for one in given)"
 _WITH_GRADIENTS = "not torch.is_grad_enabled() or [one.requires_grad for one in given] != {}"
@@ -100,14 +110,17 @@ STATE = [{state}]
 
 def applies(given, others, made_with, training):
     """Whether the code was made for these tensors, what else `forward` was given, and this module."""
-    if [one.dim() for one in given] != {dimensions} or any(one.get_device() > 0 for one in given):
+    # It runs at each call, so that nothing is looked up one tensor after the other in Python.
+    shapes = [*map(torch.Tensor.size, given)]
+    if [*map(len, shapes)] != {dimensions} or {gradients}:
         return False
-    if {gradients}:
-        return False
-{sizes}    expected = [
-{expected}    ]
-    found = [(one.dtype, one.device.type, tuple(one.shape), one.stride()) for one in given]
-    return found == expected and {conditions}
+{sizes}    return (
+        shapes == [{shapes}]
+        and [*map(torch.Tensor.stride, given)] == [{strides}]
+        and [*map(attrgetter("dtype"), given)] == {dtypes}
+        and [*map(attrgetter("device"), given)] == {devices}
+        and {conditions}
+    )
 
 
 class ModelNew(Model):
@@ -121,7 +134,7 @@ class ModelNew(Model):
 
     def forward(self, {signature}):
         _given = [{tensors}]
-        if all(type(one) is torch.Tensor for one in _given):
+        if {{*map(type, _given)}} == {{torch.Tensor}}:
             _given += [find(self) for find in STATE]
             if applies(_given, ({others}), self._made_with, self.training):
                 out = {run}

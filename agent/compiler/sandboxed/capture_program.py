@@ -246,7 +246,7 @@ def attempt(
     sizes: dict[str, str] = {}  # the expression that yields each symbol
     for place, tensor in enumerate(every):
         for axis, size in enumerate(tensor.shape):
-            sizes.setdefault(expression(size), f"given[{place}].shape[{axis}]")
+            sizes.setdefault(expression(size), f"shapes[{place}][{axis}]")
     guards = [guard.expr for guard in env.guards]
     mentioned = {
         str(name) for name in [*env.var_to_range, *(name for one in guards for name in one.free_symbols)]
@@ -279,10 +279,10 @@ def attempt(
         "written": written,
         "dimensions": [tensor.dim() for tensor in every],
         "sizes": [f"{name} = {sizes[name]}" for name in sorted(mentioned)],
-        "expected": [
-            f"({one.dtype}, {one.device.type!r}, {text(tuple(one.shape))}, {text(tuple(one.stride()))})"
-            for one in every
-        ],
+        "shapes": [text(tuple(one.shape)) for one in every],
+        "strides": [text(tuple(one.stride())) for one in every],
+        "dtypes": [str(one.dtype) for one in every],
+        "devices": [one.device.type for one in every],
         "conditions": list(dict.fromkeys(conditions)),
         "result": result,
     }

@@ -18,9 +18,6 @@ from agent.kernels.rewriting.nodes import (
 
 #: Rows of a key head's product: with more, torch's fused attention is faster.
 MOST_ROWS = 64
-#: Rows for which products with computed keys are written as sums, which the compiler computes together with the keys.
-MOST_SUMMED = 8
-_VIEWS = ("transpose", "permute", "reshape", "view", "flatten", "unflatten", "unsqueeze", "expand")
 
 
 def shared_heads(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
@@ -63,12 +60,7 @@ def shared_heads(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | 
         rows = add_call(
             graph, aten.reshape.default, given["query"], [batch, key_heads, group * queries, dims]
         )
-        count = group * queries
-        if count <= MOST_SUMMED and _is_made_of_less(key):
-            scores = _multiplied(graph, rows, count, key, 2, 3)
-        else:
-            transposed = add_call(graph, aten.transpose.int, key, 2, 3)
-            scores = add_call(graph, aten.matmul.default, rows, transposed)
+        scores = add_call(graph, aten.matmul.default, rows, add_call(graph, aten.transpose.int, key, 2, 3))
         scores = add_call(graph, aten.mul.Tensor, scores, scale)
         scores = add_call(graph, aten.reshape.default, scores, [batch, key_heads, group, queries, keys])
         if mask is not None:
@@ -85,31 +77,8 @@ def shared_heads(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | 
             scores = add_call(graph, aten.add.Tensor, scores, given_mask)
         weights = add_call(graph, aten._safe_softmax.default, scores, -1)
         weights = add_call(graph, aten.reshape.default, weights, [batch, key_heads, group * queries, keys])
-        if count <= MOST_SUMMED and _is_made_of_less(value):
-            out = _multiplied(graph, weights, count, value, 3, 2)
-        else:
-            out = add_call(graph, aten.matmul.default, weights, value)
+        out = add_call(graph, aten.matmul.default, weights, value)
         return add_call(graph, aten.reshape.default, out, [batch, heads, queries, v.shape[3]])
-
-
-def _is_made_of_less(node: Any) -> bool:
-    """Whether a tensor is gathered, such as pages of a cache, or scaled numbers of fewer bits: a copy of it would cost more to read."""
-    if operation(node) in ("mul", "_to_copy", "to", *_VIEWS):
-        return any(_is_made_of_less(one) for one in node.all_input_nodes)
-    return is_operation(node, "index") or value_of(node).dtype in (torch.int8, torch.uint8)
-
-
-def _multiplied(
-    graph: torch.fx.Graph, rows: Any, count: int, other: Any, apart: int, summed: int
-) -> torch.fx.Node:
-    """Rows (batch, key heads, count, x) times ``other`` (batch, key heads, keys, dims), as one sum for each row."""
-    each = []
-    for row in range(count):
-        one = add_call(graph, aten.unsqueeze.default, add_call(graph, aten.select.int, rows, 2, row), apart)
-        each.append(
-            add_call(graph, aten.sum.dim_IntList, add_call(graph, aten.mul.Tensor, other, one), [summed])
-        )
-    return add_call(graph, aten.stack.default, each, 2)
 
 
 def _shared(node: Any) -> Any:

@@ -43,6 +43,8 @@ with torch.no_grad():
     compare("other strides", 128, draw(128, 9).t(), draw(9, 128))
     compare("other dtype", 128, draw(9, 128).double(), draw(9, 128).double(), changed=lambda one: one.double())
     compare("too many rows", 128, draw(17000, 128), draw(17000, 128))
+    case, elsewhere = "another device", torch.zeros(9, 128, device="meta")
+    right[case] = candidate.ModelNew(128).to("meta")(elsewhere, elsewhere).device.type == "meta"
 compare("gradients", 128, draw(9, 128), draw(9, 128))
 print(json.dumps({"reached": reached, "right": right}))
 """

@@ -21,7 +21,8 @@ from tests.variants import some
 
 CAPTURE = {
     "module": "from torch._inductor.select_algorithm import extern_kernels\n\n\ndef call(args):\n    return (extern_kernels.mm(args[0], args[1], out=args[2]),)\n",
-    "tensors": ["x"], "others": [], "state": ["weight", "bias"], "dimensions": [2, 2, 1], "sizes": [], "expected": [],
+    "tensors": ["x"], "others": [], "state": ["weight", "bias"], "dimensions": [2, 2, 1], "sizes": [], "shapes": [], "strides": [],
+    "dtypes": ["torch.float32"] * 3, "devices": ["cpu"] * 3,
     "conditions": ["True"], "result": "out[0]", "written": [], "library": "", "backward": None,
 }  # fmt: skip
 

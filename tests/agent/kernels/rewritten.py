@@ -56,7 +56,6 @@ print(json.dumps({
     "changed": changed,
     "same": same,
     "library": called,
-    "operations": [str(node.target) for node in graph.graph.nodes],
     "sizes": [list(node.meta["val"].shape) for node in nodes],
     "taps": [list(node.args[1].meta["val"].shape[2:]) for node in nodes],
     "bias": [node.args[8] is not None for node in nodes],

@@ -59,7 +59,7 @@ def test_sizes_that_vary_at_run_time_are_symbols_in_one_capture_and_numbers_in_t
     found = json.loads(capture_text(tmp_path / "a", reference, dims, files=files, own={"batch": 30}))
     assert "made_with == {'factor': 20}" in found["conditions"], "the configuration is that of the module"
     assert [len(one["sizes"]) for one in (found, found["own"])] == [1, 0]
-    assert "(30, 4, 20,)" in found["own"]["expected"][0]
+    assert "(30, 4, 20,)" in found["own"]["shapes"][0]
     assert all("kernelwright.convolution.default(" in one["library"] for one in (found, found["own"]))
     assert "own" not in json.loads(capture_text(tmp_path / "b", reference, dims)), "no library, no use"
 
@@ -76,7 +76,7 @@ def test_a_module_for_which_symbols_take_too_long_is_captured_at_its_own_sizes(
     for files in ({"rewriting.py": rewriting_text()}, {}):
         found = json.loads(capture_text(tmp_path / str(len(files)), reference, dims, files=files))
         assert (found["sizes"], "own" in found) == ([], False)
-        assert "(20, 4, 20,)" in found["expected"][0]
+        assert "(20, 4, 20,)" in found["shapes"][0]
 
 
 def test_a_convolution_without_a_batch_stays_with_the_compiler(tmp_path: Path) -> None:

@@ -212,11 +212,14 @@ def test_weights_that_are_no_softmax_are_as_accurate_as_torch(dims: int) -> None
     for launch_s in (0.0, 1.0):  # in one kernel, and apart
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(products, "LAUNCH_S", launch_s)
-            assert error(calls.library_attention(q, k, v, decay, 1.0, False, _decayed), exact) <= 2 * torch_s
+            assert (
+                error(calls.library_attention(q, k, v, decay, 1.0, False, False, _decayed), exact)
+                <= 2 * torch_s
+            )
     q[1, 2, 30] = float("nan")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(products, "LAUNCH_S", 0.0)
-        got = calls.library_attention(q, k, v, decay, 1.0, False, _decayed)
+        got = calls.library_attention(q, k, v, decay, 1.0, False, False, _decayed)
     assert got[1, 2, 30].isnan().all() and got.isnan().sum() == dims
 
 
