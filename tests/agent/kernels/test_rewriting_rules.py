@@ -497,7 +497,7 @@ class Model(nn.Module):
 def get_inputs():
     known = torch.rand(2, 1, 1, 17000) > 0.5
     known[1] = False
-    return [torch.randn(2, 2, 3, 64), *torch.randn(2, 2, 2, 17000, 64), known, torch.randn(17000)]
+    return [torch.randn(2, 2, 3, 64), *torch.randn(2, 2, 2, 17000, 64), known, torch.randn(3, 17000)]
 
 
 def get_init_inputs():
