@@ -48,6 +48,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -194,14 +195,14 @@ def attempt(
     with torch.no_grad(), device, fake_mode:
         model = reference.Model(*init).train(training)
         inputs = reference.get_inputs(**accepted(reference.get_inputs, values))
-        for one in (*inputs, *model.parameters()):
+        for one in tree_leaves([inputs, list(model.parameters())]):
             if isinstance(one, torch.Tensor) and has_gradient(one):
                 one.requires_grad_(backward)
     made_with = inspect.signature(reference.Model).bind(*init)
     given = inspect.signature(model.forward).bind(*inputs)
     made_with.apply_defaults()
     given.apply_defaults()
-    tensors = {name: value for name, value in given.arguments.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in given.arguments.items() if holds_tensors(value)}
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with torch.no_grad(), device, fake_mode:
         written = written_buffers(model, given.arguments) if training else []
@@ -214,7 +215,7 @@ def attempt(
     code = graph.code
     # Inductor's choice of layouts for convolutions is made for TF32; in float32, cuDNN is up to three times slower with it.
     settings = {**SETTINGS, **({"layout_optimization": False} if device.type == "cuda" else {})}
-    every = [*tensors.values(), *state.values()]
+    every = tree_leaves([*tensors.values(), *state.values()])
     saved: dict[str, Any] = {}
     parts = [graph]
     if backward:
@@ -234,7 +235,7 @@ def attempt(
         try:
             if backward:
                 raise NotExtractable("NotRows: the task is judged forward and backward")
-            rows = load(Path("row_program.py")).row_program(graph.graph, len(tensors))
+            rows = load(Path("row_program.py")).row_program(graph.graph, len(every) - len(state))
         except Exception as error:
             traceback.print_exc()
             fault = said(error)
@@ -254,8 +255,11 @@ def attempt(
     if not mentioned <= set(sizes):
         raise ValueError(f"the size {min(mentioned - set(sizes))} cannot be read off the inputs")
     conditions = [f"made_with == {text(dict(made_with.arguments))}"]
-    others = {name: value for name, value in given.arguments.items() if name not in tensors}
-    conditions += [f"others == {text(tuple(others.values()))}"] * bool(others)
+    others = {name: text(value) for name, value in given.arguments.items() if name not in tensors}
+    lists = {name: value for name, value in tensors.items() if not isinstance(value, torch.Tensor)}
+    others |= {f"type({name})": type(value).__name__ for name, value in lists.items()}
+    others |= {f"type({name}) in (list, tuple) and len({name})": str(len(value)) for name, value in lists.items()}
+    conditions += [f"others == ({', '.join(others.values())},)"] * bool(others)
     conditions += ["training" if training else "not training"] * (code != other)
     conditions += [f"{bound.lower} <= {name} <= {bound.upper}" for name, bound in env.var_to_range.items()]
     conditions += [PythonPrinter().doprint(one) for one in guards]
@@ -273,7 +277,7 @@ def attempt(
         if backward
         else None,
         "rows": rows,
-        "tensors": list(tensors),
+        "tensors": [f"*({name} if type({name}) in (list, tuple) else ())" if name in lists else name for name in tensors],
         "others": list(others),
         "state": list(state),
         "written": written,
@@ -286,6 +290,12 @@ def attempt(
         "conditions": list(dict.fromkeys(conditions)),
         "result": result,
     }
+
+
+def holds_tensors(value: Any) -> bool:
+    """Whether an argument is a tensor, or a list of nothing else."""
+    is_list = type(value) in (list, tuple) and len(value) > 0
+    return isinstance(value, torch.Tensor) or is_list and all(isinstance(one, torch.Tensor) for one in value)
 
 
 def has_gradient(tensor: torch.Tensor) -> bool:
@@ -349,18 +359,20 @@ def traced(
 
     def flat(*values: Any) -> list[torch.Tensor]:
         nonlocal result
-        call = {**arguments, **dict(zip(tensors, values, strict=False))}
-        swapped = dict(zip(state, values[len(tensors) :], strict=True))
+        inputs = tree_unflatten(values[: len(values) - len(state)], layout)
+        call = {**arguments, **dict(zip(tensors, inputs, strict=True))}
+        swapped = dict(zip(state, values[len(values) - len(state) :], strict=True))
         swapped |= {name: swapped[name].clone() for name in written}
         output = torch.func.functional_call(model, swapped, tuple(call.values()))
-        leaves: list[torch.Tensor] = []
-        result = text(output, leaves)
+        outputs: list[torch.Tensor] = []
+        result = text(output, outputs)
         # Autograd would return the base of a view, too; the compiler drops the copy where layouts agree.
-        leaves = [one.clone() if backward and one._is_view() else one for one in leaves]
-        return [*leaves, *(swapped[name].detach() for name in written)]
+        outputs = [one.clone() if backward and one._is_view() else one for one in outputs]
+        return [*outputs, *(swapped[name].detach() for name in written)]
 
     before = attributes(model)
-    values = (*tensors.values(), *state.values())
+    leaves, layout = tree_flatten(list(tensors.values()))
+    values = (*leaves, *state.values())
     if backward:
         with device:
             graph = aot_export_joint_simple(

@@ -71,6 +71,66 @@ def test_one_source_serves_all_sizes_of_a_configuration_and_the_reference_serves
     assert answer["reached"] == ["as captured", "other rows"]
 
 
+LISTS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x, first, second=(), scale=2.0):
+        return [x * scale + sum(one.sum() for one in first), sum(one.sum() for one in second)]
+
+
+def get_inputs():
+    return [torch.ones(4), [torch.ones(3), torch.ones(5)], (torch.ones(2), torch.ones(7))]
+
+
+def get_init_inputs():
+    return []
+"""
+
+RUN_LISTS = """
+import json, torch, reference, candidate
+reached = []
+code = candidate.call
+candidate.call = lambda given: (reached.append(case), code(given))[1]
+right = {}
+def compare(name, *inputs, **more):
+    global case
+    case = name
+    found = []
+    for one in (candidate.ModelNew(), reference.Model()):
+        given = [value() if callable(value) else value for value in inputs]
+        try:
+            found.append([float(torch.as_tensor(value).sum()) for value in one(*given, **more)])
+        except Exception as error:
+            found.append(str(error))
+    right[name] = found[0] == found[1]
+x, (a, b, c, d) = torch.ones(4), (torch.ones(size) for size in (3, 5, 2, 7))
+with torch.no_grad():
+    compare("as captured", x, [a, b], (c, d))
+    compare("named", x, second=(c, d), first=[a, b])
+    compare("another split", x, [a, b, c], (d,))
+    compare("tuples", x, (a, b), (c, d))
+    compare("other sizes", x, [a, a], (c, d))
+    compare("nothing", x, [a, b])
+    compare("none", x, None, (c, d))
+    compare("once", x, lambda: (one for one in (a, b)), (c, d))
+    compare("numbers", x, [a, b], (c, 3.0))
+    compare("another number", x, [a, b], (c, d), 3.0)
+print(json.dumps({"reached": reached, "right": right}))
+"""
+
+
+def test_lists_of_tensors_are_taken_as_they_were_captured(tmp_path: Path) -> None:
+    source = assemble(capture_text(tmp_path / "capture", LISTS, {}), LISTS, "lists")
+    (tmp_path / "reference.py").write_text(LISTS)
+    (tmp_path / "candidate.py").write_text(source)
+    answer = run_program(tmp_path, RUN_LISTS)
+    assert all(answer["right"].values()), answer
+    assert answer["reached"] == ["as captured", "named"]
+
+
 BODY = """
 import torch
 from torch import nn
