@@ -28,6 +28,7 @@ _KERNELS = (
     "tiny.py",
     "thin.py",
     "gathered.py",
+    "lists.py",
     "calls.py",
 )
 _REWRITING = (
@@ -42,6 +43,7 @@ _REWRITING = (
     "gathers.py",
     "taps.py",
     "heads.py",
+    "lists.py",
     "packed.py",
     "expressions.py",
     "epilogues.py",
@@ -52,7 +54,7 @@ _REWRITING = (
 )
 _CALL = re.compile(
     r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)"
-    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|distances|ranked|top|scatter|bags|count|packed|running_logsumexp|scan|gathered)\.default)\("
+    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|distances|ranked|top|scatter|bags|count|packed|running_logsumexp|scan|gathered|sums)\.default)\("
 )
 _TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}

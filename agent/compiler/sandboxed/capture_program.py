@@ -258,7 +258,9 @@ def attempt(
     others = {name: text(value) for name, value in given.arguments.items() if name not in tensors}
     lists = {name: value for name, value in tensors.items() if not isinstance(value, torch.Tensor)}
     others |= {f"type({name})": type(value).__name__ for name, value in lists.items()}
-    others |= {f"type({name}) in (list, tuple) and len({name})": str(len(value)) for name, value in lists.items()}
+    others |= {
+        f"type({name}) in (list, tuple) and len({name})": str(len(value)) for name, value in lists.items()
+    }
     conditions += [f"others == ({', '.join(others.values())},)"] * bool(others)
     conditions += ["training" if training else "not training"] * (code != other)
     conditions += [f"{bound.lower} <= {name} <= {bound.upper}" for name, bound in env.var_to_range.items()]
@@ -277,7 +279,10 @@ def attempt(
         if backward
         else None,
         "rows": rows,
-        "tensors": [f"*({name} if type({name}) in (list, tuple) else ())" if name in lists else name for name in tensors],
+        "tensors": [
+            f"*({name} if type({name}) in (list, tuple) else ())" if name in lists else name
+            for name in tensors
+        ],
         "others": list(others),
         "state": list(state),
         "written": written,
@@ -295,7 +300,7 @@ def attempt(
 def holds_tensors(value: Any) -> bool:
     """Whether an argument is a tensor, or a list of nothing else."""
     is_list = type(value) in (list, tuple) and len(value) > 0
-    return isinstance(value, torch.Tensor) or is_list and all(isinstance(one, torch.Tensor) for one in value)
+    return isinstance(value, torch.Tensor) or (is_list and all(isinstance(one, torch.Tensor) for one in value))
 
 
 def has_gradient(tensor: torch.Tensor) -> bool:

@@ -13,6 +13,7 @@ from agent.kernels.gpu.convolutions import After, convolution, transposed_convol
 from agent.kernels.gpu.distances import distances
 from agent.kernels.gpu.gathered import multiply_gathered
 from agent.kernels.gpu.hopper import on_hopper
+from agent.kernels.gpu.lists import sums_of_lists
 from agent.kernels.gpu.parts import TILE
 from agent.kernels.gpu.products import LAUNCH_S, few, product, product_pays, unpacked, with_launches
 from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
@@ -201,6 +202,14 @@ def library_gathered(weights, index, x):
         if out.numel() and x.numel()
         else out.zero_()
     )
+
+
+def library_sums(tensors, norm):
+    """A sum for each tensor, all contiguous and float32, or a norm; (how many,)."""
+    out = sums_of_lists(tensors, norm) if tensors[0].is_cuda else None
+    if out is None:
+        out = torch.stack([one.norm() if norm else one.sum() for one in tensors])
+    return out
 
 
 def library_attention(q, k, v, excluded, scale, causal, safe=False, element=None):

@@ -28,6 +28,7 @@ _LIBRARY.define("scatter(Tensor out, Tensor index, Tensor x, str kind) -> Tensor
 _LIBRARY.define(
     "bags(Tensor table, Tensor ids, Tensor offsets, Tensor? weight, bool last, bool wraps) -> Tensor"
 )
+_LIBRARY.define("sums(Tensor[] tensors, bool norm) -> Tensor")
 _LIBRARY.define("count(Tensor out, Tensor index) -> Tensor")
 _LIBRARY.define("packed(Tensor x, Tensor[] sources, int rows, str element, int parts) -> Tensor")
 _LIBRARY.define("top(Tensor x, int taken, bool largest, bool stable) -> (Tensor, Tensor)")
@@ -136,6 +137,11 @@ def _bags(
     wraps: bool,
 ) -> torch.Tensor:
     return table.new_empty((offsets.shape[0] - int(last), table.shape[1]))
+
+
+@torch.library.register_fake("kernelwright::sums", lib=_LIBRARY)
+def _sums(tensors: list[torch.Tensor], norm: bool) -> torch.Tensor:
+    return tensors[0].new_empty((len(tensors),))
 
 
 @torch.library.register_fake("kernelwright::count", lib=_LIBRARY)

@@ -9,6 +9,7 @@ from agent.kernels.rewriting.epilogues import joins, pointwise_after
 from agent.kernels.rewriting.exchanges import exchanged
 from agent.kernels.rewriting.gathers import gathered_product
 from agent.kernels.rewriting.heads import shared_heads
+from agent.kernels.rewriting.lists import sums_of_many
 from agent.kernels.rewriting.matches import made_of
 from agent.kernels.rewriting.means import merged
 from agent.kernels.rewriting.nodes import arguments_of, aten, replace
@@ -29,6 +30,7 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
             continue
         rules = (
             merged, steady_norm, mean_of_norm, bag_sums, scattering, shared_heads, packed_linear, gathered_product, short_convolution,
+            sums_of_many,
         )  # fmt: skip
         better = next((new for rule in rules if (new := rule(graph.graph, node)) is not None), None)
         if better is not None:

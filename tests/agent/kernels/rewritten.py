@@ -36,7 +36,7 @@ def attention(q, k, v, excluded, scale, causal, safe, element):
 
 rewriting._LIBRARY.impl("convolution", convolution, "CPU")
 rewriting._LIBRARY.impl("attention", attention, "CPU")
-for name in ("max_pool", "distances", "ranked", "top", "running_logsumexp", "scatter", "count"):
+for name in ("max_pool", "distances", "ranked", "top", "running_logsumexp", "scatter", "count", "sums"):
     rewriting._LIBRARY.impl(name, getattr(calls, "library_" + name), "CPU")
 torch.manual_seed(0)
 model = reference.Model().eval().requires_grad_(False)

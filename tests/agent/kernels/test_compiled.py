@@ -24,6 +24,7 @@ from agent.kernels.gpu import (
     distances,
     gathered,
     hopper,
+    lists,
     parts,
     products,
     ranks,
@@ -198,6 +199,13 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         {},
         {"num_warps": 4, "num_stages": 3},
     ),
+    "sums of lists": (
+        lists._sum_piece,
+        {"SQUARES": True, "PIECE": 65536, "BLOCK": 4096},
+        {},
+        {"num_warps": 8, "num_stages": 3},
+    ),
+    "parts of lists": (lists._sum_parts, {"ROOT": True, "BLOCK": 64}, {}, {"num_warps": 1, "num_stages": 3}),
     "tiny products": (
         tiny._multiply_tiny,
         {"M": 5, "N": 3, "KS": 7, "BLOCK": 1024},

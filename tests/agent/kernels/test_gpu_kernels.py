@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from agent.kernels.writing import function_text
 from evaluator.roles import interpreted
 interpreted.prepare()
-from agent.kernels.gpu import attention, convolutions, distances, products, ranks, rows, scans, scatters, streamed, thin, tiny, windows
+from agent.kernels.gpu import attention, convolutions, distances, lists, products, ranks, rows, scans, scatters, streamed, thin, tiny, windows
 torch.manual_seed(0)
 found = []
 def compare(name, out, exact, float32):
@@ -374,6 +374,18 @@ for count, places in ((2100, 7), (77, 200), (1, 1)):
 for kind in ("max", "min"):
     for nan in (torch.nan, -torch.nan):
         check("nan in out ", torch.tensor([nan, 1.0]), torch.tensor([0, 1]), torch.tensor([2.0, nan]), kind)
+
+lists.PIECE, lists.BLOCK = 512, 128
+for sizes in ([1], [5, 0, 512, 513], [3000, 40, 2]):
+    for norm in (False, True):
+        many = [torch.randn(size) for size in sizes]
+        many[-1][:1] = torch.tensor(torch.nan if len(sizes) == 3 else 1e20)
+        got = lists.sums_of_lists(many, norm)
+        wanted = torch.stack([one.double().norm() if norm else one.double().sum() for one in many])
+        if norm:
+            wanted[[bool((one.abs() > 1e19).any()) for one in many]] = torch.inf  # squares of float32
+        wrong = not torch.allclose(got.double(), wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+        found.append({"name": f"sums {sizes} {norm}", "wrong": [str(got), str(wanted)] * wrong})
 
 for shape, bins in (((3, 9000), 7), ((2, 5, 40), 300), ((1, 1), 1)):
     for dtype in (torch.int32, torch.int64):

@@ -436,3 +436,41 @@ def test_packed_weights_are_multiplied_as_accurately_as_those_in_memory(rows: in
             out = calls.library_packed(x, [codes, scale], 5000, _four_bits, 2)
             assert torch.equal(out.isfinite(), finite)
             assert error(out[finite], exact[finite]) <= max(3e-7, error(single[finite], exact[finite]))
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_sums_of_many_tensors_are_torch_s_also_in_a_graph(norm: bool) -> None:
+    from agent.kernels.gpu import calls, lists
+
+    torch.manual_seed(0)
+    sizes = [1, 64, 0, 70000, 200001, 4096] * 40
+    many = [torch.randn(size + 1, device="cuda")[1:] for size in sizes]  # not aligned
+    many[7][3] = torch.nan
+    run = torch.linalg.vector_norm if norm else torch.sum
+
+    def wanted() -> torch.Tensor:
+        return torch.stack([run(one.double()) for one in many]).float()
+
+    def check(got: torch.Tensor) -> None:
+        torch.testing.assert_close(got, wanted(), rtol=1e-4, atol=2e-3, equal_nan=True)
+
+    check(calls.library_sums(many, norm))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = calls.library_sums(many, norm)
+    for one in many:
+        one.mul_(0.5)
+    graph.replay()
+    check(out)
+    lists._places.clear()
+    lists._tables.clear()
+    _ = [torch.zeros(len(many), dtype=torch.int64, device="cuda") for _ in range(99)]  # where tables were
+    for one in many:
+        one.mul_(2.0)
+    graph.replay()
+    check(out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):  # no table of addresses is there yet
+        out = calls.library_sums(many, norm)
+    graph.replay()
+    check(out)

@@ -511,3 +511,43 @@ def test_torch_s_attention_of_few_queries_is_the_library_s_with_a_mask_of_truth_
     found = rewritten(tmp_path, MASKED)
     assert found["same"] == [True] * 5, "a query without keys has zeros"
     assert found["library"] == ["attention"] * 2
+
+
+LISTS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, a, b, c, d):
+        many = [a, b, c, d] * 5
+        norm = torch.nn.utils.get_total_norm(many)
+        twice = c.sum()
+        return (
+            torch.stack([one.sum() for one in many]),
+            norm,
+            torch.stack([torch.linalg.vector_norm(one) for one in many]),
+            # These stay: few, another norm, sums over an axis, of what is computed, of whole numbers, used elsewhere.
+            torch.stack([one.sum() for one in many[:5]]),
+            torch.stack([torch.linalg.vector_norm(one, 1) for one in many]),
+            torch.stack([b.sum(0) for _ in many]),
+            torch.stack([one.exp().sum() for one in many]),
+            torch.stack([one.int().sum() for one in many]),
+            torch.stack([twice] * 20),
+            twice,
+        )
+
+
+def get_inputs():
+    return [torch.randn(3), torch.randn(4, 5), torch.randn(70), torch.randn(1, 2, 3)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_sums_and_norms_of_many_tensors_are_one_operation(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, LISTS)
+    assert found["same"] == [True] * 10
+    assert found["library"] == ["sums"] * 3
