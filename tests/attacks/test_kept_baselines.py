@@ -216,7 +216,7 @@ def loaded(core: RefereeCore) -> Loaded:
     ("damage", "ending"),
     [
         (cut_off, ".main.so"),
-        (zeros, ""),
+        pytest.param(zeros, "", marks=pytest.mark.slow),
         pytest.param(zeros, ".main.so", marks=pytest.mark.slow),
         pytest.param(cut_off, "", marks=pytest.mark.slow),
         pytest.param(cut_off, ".py", marks=pytest.mark.slow),

@@ -300,7 +300,9 @@ def attempt(
 def holds_tensors(value: Any) -> bool:
     """Whether an argument is a tensor, or a list of nothing else."""
     is_list = type(value) in (list, tuple) and len(value) > 0
-    return isinstance(value, torch.Tensor) or (is_list and all(isinstance(one, torch.Tensor) for one in value))
+    return isinstance(value, torch.Tensor) or (
+        is_list and all(isinstance(one, torch.Tensor) for one in value)
+    )
 
 
 def has_gradient(tensor: torch.Tensor) -> bool:

@@ -23,13 +23,11 @@ FEWEST = 16
 
 def sums_of_many(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """What stands for a stack of numbers that are each the sum, or each the 2-norm, of a tensor of the call's; None for other nodes."""
-    if operation(node) != "stack" or arguments_of(node)["dim"] not in (0, -1) or len(node.args[0]) < FEWEST:
+    numbers: Any = node.args[0] if operation(node) == "stack" and arguments_of(node)["dim"] in (0, -1) else ()
+    found = [_reduced(one) for one in numbers]
+    tensors, kinds = [one[0] for one in found if one], {one[1] for one in found if one}
+    if len(tensors) < max(FEWEST, len(numbers)) or len(kinds) != 1:
         return None
-    found = [_reduced(one) for one in node.args[0]]
-    kinds = {one[1] for one in found if one is not None}
-    if None in found or len(kinds) != 1:
-        return None
-    tensors = [one[0] for one in found]
     alike = all(
         one.op == "placeholder" and value_of(one).dtype == torch.float32 and value_of(one).is_contiguous()
         for one in tensors
@@ -47,9 +45,10 @@ def _reduced(node: Any) -> tuple[Any, bool] | None:
         node = only_used(node.args[0])
     if node is None or value_of(node).dtype != torch.float32:
         return None
-    if node.target is operator.getitem and is_operation(node.args[0], "_foreach_norm"):
-        given = arguments_of(node.args[0])
-        return (given["self"][node.args[1]], True) if given["ord"] == 2 and given["dtype"] is None else None
+    if node.target is operator.getitem:
+        norms, place = node.args
+        given: dict[str, Any] = arguments_of(norms) if is_operation(norms, "_foreach_norm") else {"ord": None}
+        return (given["self"][place], True) if given["ord"] == 2 and given["dtype"] is None else None
     given = arguments_of(node) if operation(node) else {}
     if is_operation(node, "linalg_vector_norm"):
         whole = given["dim"] is None and given["ord"] == 2 and not given["keepdim"]
