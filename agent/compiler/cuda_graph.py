@@ -88,8 +88,10 @@ def may_replay(module, inputs):
                 return False
         elif not isinstance(value, (bool, int, float, str, type(None))):
             return False
-    if module._parts is None:
-        module._parts = [held for part in module.modules() for held in (part._parameters, part._buffers)]
+    if module._parts is None or any(inner.get(name) is not part for inner, name, part in module._links):
+        parts = [*module.modules()]
+        module._links = [(one._modules, name, part) for one in parts for name, part in one._modules.items()]
+        module._parts = [held for part in parts for held in (part._parameters, part._buffers)]
     places = [tensor.data_ptr() for held in module._parts for tensor in held.values() if tensor is not None]
     if module._places != places:
         module._graphs, module._bytes, module._places = {}, 0, places

@@ -15,6 +15,7 @@ OWN_NAMES = (
     "WithBackward",
     "applies",
     "attrgetter",
+    "state_of",
     "inspect",
 )
 
@@ -39,7 +40,7 @@ def model_text(found: Mapping[str, Any], forward: Forward) -> str:
         gradients = _WITH_GRADIENTS.format(list(map(bool, backward["wanted"])))
         run = "WithBackward.apply(*_given)"
     return text + _MODEL.format(
-        state=_places(found["state"]),
+        state=", ".join(repr(str(path)) for path in found["state"]),
         written=_WRITTEN.format(_places(written)) if written else "",
         dimensions=found["dimensions"],
         gradients=gradients,
@@ -104,9 +105,29 @@ _WRITE = """\
 """
 
 _MODEL = '''\
-# Where the tensors of the module are that the code takes after those of the call.
+# The tensors of the module that the code takes after those of the call.
 STATE = [{state}]
 {written}
+
+def state_of(module):
+    """These tensors, or None if one is missing. A look at `module.part.weight` takes 3 us, so dictionaries are remembered."""
+    found = module.__dict__.get("_state_found")
+    if found is None or any(parts.get(name) is not part for parts, name, part in found[0]):
+        links, places = {{}}, []
+        for path in STATE:
+            *names, last = path.split(".")
+            part = module
+            for name in names:
+                inner = part._modules.get(name)
+                if inner is None:
+                    return None
+                links[id(part), name] = part._modules, name, inner
+                part = inner
+            places.append((part._parameters if last in part._parameters else part._buffers, last))
+        found = module.__dict__["_state_found"] = [*links.values()], places
+    state = [tensors.get(name) for tensors, name in found[1]]
+    return None if type(None) in map(type, state) else state
+
 
 def applies(given, others, made_with, training):
     """Whether the code was made for these tensors, what else `forward` was given, and this module."""
@@ -135,8 +156,9 @@ class ModelNew(Model):
     def forward(self, {signature}):
         _given = [{tensors}]
         if {{*map(type, _given)}} == {{torch.Tensor}}:
-            _given += [find(self) for find in STATE]
-            if applies(_given, ({others}), self._made_with, self.training):
+            _state = state_of(self)
+            _given += _state or ()
+            if _state is not None and applies(_given, ({others}), self._made_with, self.training):
                 out = {run}
 {write}                return {result}
         return super().forward({names})

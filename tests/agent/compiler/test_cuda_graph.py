@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from agent.bundle.sections import cut
 from agent.compiler.cuda_graph import cuda_graph_source
@@ -136,6 +140,29 @@ def test_it_is_a_file_of_its_own() -> None:
     ast.parse(source)
     assert "kernelbench_tasks" not in source
     assert cut(source, "ModelNew").text
+
+
+def test_a_graph_is_dropped_when_a_tensor_or_a_part_is_exchanged() -> None:
+    reference = "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n"
+    reference += "    def __init__(self):\n        super().__init__()\n        self.inner = nn.Sequential(nn.Linear(3, 3))\n\n"
+    reference += "    def forward(self, x):\n        return self.inner(x)\n"
+    names: dict[str, Any] = {"__name__": "candidate"}
+    exec(cuda_graph_source(reference, "parts"), names)
+    module = names["ModelNew"]()
+    new = nn.Linear(3, 3)
+    changes: list[Callable[[], None]] = [
+        lambda: setattr(module.inner[0], "weight", nn.Parameter(torch.zeros(3, 3))),
+        lambda: module.inner.__setitem__(0, new),
+        lambda: setattr(module, "inner", nn.Sequential(new, nn.Linear(3, 3))),
+        lambda: setattr(module.inner[1], "bias", None),
+    ]
+    with torch.no_grad():
+        assert names["may_replay"](module, ())
+        for change in changes:
+            module._graphs["kept"] = True
+            assert names["may_replay"](module, ()) and module._graphs
+            change()
+            assert names["may_replay"](module, ()) and not module._graphs
 
 
 def test_arguments_keep_their_names() -> None:

@@ -131,6 +131,79 @@ def test_lists_of_tensors_are_taken_as_they_were_captured(tmp_path: Path) -> Non
     assert answer["reached"] == ["as captured", "named"]
 
 
+PARTS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 8)))
+        self.register_buffer("scale", torch.rand(8))
+
+    def forward(self, x):
+        return self.layers(x) * self.scale
+
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+RUN_PARTS = """
+import copy, json, torch, candidate
+from torch import nn
+reached = []
+code = candidate.call
+candidate.call = lambda given: (reached.append(case), code(given))[1]
+right = {}
+x = torch.randn(4, 8)
+def compare(name, module, run=None):
+    global case
+    case = name
+    run = run or (lambda one: one(x))
+    found = run(module)
+    module.__class__ = candidate.Model
+    right[name] = torch.allclose(found, run(module), atol=1e-6)
+    module.__class__ = candidate.ModelNew
+with torch.no_grad():
+    module = candidate.ModelNew()
+    compare("as captured", module)
+    module.layers[0] = nn.Linear(8, 8)
+    compare("a part exchanged", module)
+    module.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 8)))
+    compare("all parts exchanged", module)
+    module.layers[2][0].weight = nn.Parameter(torch.randn(8, 8))
+    module.scale = torch.rand(8)
+    compare("tensors exchanged", module)
+    other = copy.deepcopy(module)
+    for one in other.parameters():
+        one.fill_(0.5)
+    compare("a copy", other)
+    compare("its original", module)
+    weights = {name: torch.randn_like(one) for name, one in module.state_dict().items()}
+    compare("called with other weights", module, lambda one: torch.func.functional_call(one, weights, (x,)))
+    module.layers[0].bias = None
+    compare("without a bias", module)
+    module.layers[0] = nn.Identity()
+    compare("without a part's tensors", module)
+print(json.dumps({"reached": reached, "right": right}))
+"""
+
+
+def test_the_module_s_tensors_are_those_that_it_has_now(tmp_path: Path) -> None:
+    """Where they are is remembered from call to call."""
+    source = assemble(capture_text(tmp_path / "capture", PARTS, {}), PARTS, "parts")
+    (tmp_path / "candidate.py").write_text(source)
+    answer = run_program(tmp_path, RUN_PARTS)
+    assert all(answer["right"].values()), answer
+    assert answer["reached"] == [*answer["right"]][:-2]
+
+
 BODY = """
 import torch
 from torch import nn
