@@ -39,7 +39,8 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [*torch.randn(3, 2, 3, 300, 8), torch.rand(1, 1, 300, 300).round(), torch.rand(3, 300, 300)]
+    # Whole numbers, whose scores are exact: whether one is above zero is a matter of the order of summation otherwise.
+    return [*torch.randn(3, 2, 3, 300, 8).round(), torch.rand(1, 1, 300, 300).round(), torch.rand(3, 300, 300)]
 
 
 def get_init_inputs():
