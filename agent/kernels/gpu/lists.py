@@ -18,14 +18,17 @@ _of_graphs = []  # tables that graphs read, which must outlive them
 
 @triton.jit
 def _sum_piece(
-    place_ptr, piece_bits_ptr, part_ptr, SQUARES: tl.constexpr, PIECE: tl.constexpr, BLOCK: tl.constexpr
-):
+    place_ptr, piece_bits_ptr, part_ptr, SQUARES: tl.constexpr, ALIGNED: tl.constexpr, PIECE: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     """The sum of one piece, or of its squares; of a piece the table has the tensor, the first element, and how many there are."""
     piece = tl.program_id(0)
     which = tl.load(piece_bits_ptr + 3 * piece)
     first = tl.load(piece_bits_ptr + 3 * piece + 1).to(tl.int64) * PIECE
     count = tl.load(piece_bits_ptr + 3 * piece + 2)
-    x_ptr = tl.load(place_ptr + which).to(tl.pointer_type(tl.float32)) + first
+    x_ptr = tl.load(place_ptr + which).to(tl.pointer_type(tl.float32))
+    if ALIGNED:  # neighbors are loaded together only where this is known
+        x_ptr, count = tl.multiple_of(x_ptr, 16), tl.multiple_of(count, 4)
+    x_ptr += first
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     for start in range(0, count, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -72,28 +75,24 @@ def sums_of_lists(tensors, norm):
     """
     device = tensors[0].device
     addresses, sizes = tuple(map(torch.Tensor.data_ptr, tensors)), tuple(map(torch.Tensor.numel, tensors))
-    key = addresses, device
-    places, is_captured = _places.get(key), device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    if is_captured and (places is None or (sizes, device) not in _tables):
+    key = addresses, sizes, device
+    known, is_captured = _places.get(key), device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if is_captured and (known is None or (sizes, device) not in _tables):
         return None
-    if places is None:
+    if known is None:
         if len(_places) >= MOST_KEPT:
             _places.clear()
-        places = _places[key] = torch.tensor(addresses, dtype=torch.int64).to(device)
+        aligned = all(place % 16 == 0 for place in addresses) and all(size % 4 == 0 for size in sizes)
+        known = _places[key] = torch.tensor(addresses, dtype=torch.int64).to(device), aligned
+    places, aligned = known
     count, pieces, of_tensors = _pieces(sizes, device)
     if is_captured:
         _of_graphs.append((places, pieces, of_tensors))
     parts = torch.empty(max(count, 1), dtype=torch.float32, device=device)
     out = torch.empty(len(tensors), dtype=torch.float32, device=device)
     launch(
-        _sum_piece,
-        (max(count, 1),),
-        (places, pieces, parts),
-        (),
-        SQUARES=norm,
-        PIECE=PIECE,
-        BLOCK=BLOCK,
+        _sum_piece, (max(count, 1),), (places, pieces, parts), (), SQUARES=norm, ALIGNED=aligned, PIECE=PIECE, BLOCK=BLOCK,
         num_warps=8,
-    )
+    )  # fmt: skip
     launch(_sum_parts, (len(tensors),), (parts, of_tensors, out), (), ROOT=norm, BLOCK=64, num_warps=1)
     return out

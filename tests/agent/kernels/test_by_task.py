@@ -141,7 +141,6 @@ _ALWAYS = {
     "log_bessel_k-triton",
     "mx_quantize-triton",
     "segmented_cumsum-cpp",
-    "sum_of_many_tensors-triton",
     "top_k_rows-cpp",
 }
 

@@ -201,7 +201,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "sums of lists": (
         lists._sum_piece,
-        {"SQUARES": True, "PIECE": 65536, "BLOCK": 4096},
+        {"SQUARES": True, "ALIGNED": True, "PIECE": 65536, "BLOCK": 4096},
         {},
         {"num_warps": 8, "num_stages": 3},
     ),

@@ -376,7 +376,7 @@ for kind in ("max", "min"):
         check("nan in out ", torch.tensor([nan, 1.0]), torch.tensor([0, 1]), torch.tensor([2.0, nan]), kind)
 
 lists.PIECE, lists.BLOCK = 512, 128
-for sizes in ([1], [5, 0, 512, 513], [3000, 40, 2]):
+for sizes in ([1], [5, 0, 512, 513], [3000, 40, 4]):
     for norm in (False, True):
         many = [torch.randn(size) for size in sizes]
         many[-1][:1] = torch.tensor(torch.nan if len(sizes) == 3 else 1e20)
