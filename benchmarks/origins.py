@@ -337,6 +337,9 @@ def run(
     ] = None,
     sample_size: Annotated[int, typer.Option(help="Modules drawn from it.")] = 60,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 11,
+    only: Annotated[
+        str, typer.Option(help="Of KernelBench, those whose names begin so (commas): level1__18_,level2__")
+    ] = "",
     origins: Annotated[
         str, typer.Option(help="compiler, human, library, batch (commas).")
     ] = "compiler,human",
@@ -374,7 +377,8 @@ def run(
     unknown = [*(set(chosen) - set(ORIGINS))]
     if kernelbench is not None:
         sources = {module.name: module.source for module in sample(kernelbench, sample_size, seed)}
-        names = list(sources)
+        names = [name for name in sources if name.startswith(tuple(only.split(",")))]
+        unknown += [start for start in only.split(",") if not any(name.startswith(start) for name in sources)]
     else:
         unknown += set(names) - {task.name for task in catalog.list_tasks()}
         sources = {name: catalog.load(name).source for name in names if name not in unknown}
