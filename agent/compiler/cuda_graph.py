@@ -88,11 +88,12 @@ def may_replay(module, inputs):
                 return False
         elif not isinstance(value, (bool, int, float, str, type(None))):
             return False
-    if module._parts is None or any(inner.get(name) is not part for inner, name, part in module._links):
-        parts = [*module.modules()]
-        module._links = [(one._modules, name, part) for one in parts for name, part in one._modules.items()]
-        module._parts = [held for part in parts for held in (part._parameters, part._buffers)]
-    places = [tensor.data_ptr() for held in module._parts for tensor in held.values() if tensor is not None]
+    if module._parts is None or any(part._modules != inner for part, inner in module._parts):
+        # A part without tensors, such as an activation, may have been exchanged.
+        module._graphs, module._bytes = {}, 0
+        module._parts = [(part, dict(part._modules)) for part in module.modules()]
+    held = [tensors for part, _ in module._parts for tensors in (part._parameters, part._buffers)]
+    places = [tensor.data_ptr() for tensors in held for tensor in tensors.values() if tensor is not None]
     if module._places != places:
         module._graphs, module._bytes, module._places = {}, 0, places
     return True

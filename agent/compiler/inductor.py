@@ -146,7 +146,7 @@ def assemble(
     except (AttributeError, KeyError, RecursionError, SyntaxError, TypeError, ValueError) as error:
         raise ProposalFailed(f"the capture has another form: {type(error).__name__}: {error}") from error
     head = titled(title, words)
-    imports = "import inspect\nfrom operator import attrgetter"
+    imports = "import inspect\nimport weakref\nfrom operator import attrgetter"
     whole = joined([head, imports, module, without_docstring(section.text), model])
     return cut_apart(
         whole, set(), "ModelNew"

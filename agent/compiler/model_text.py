@@ -9,13 +9,26 @@ from agent.compiler.forward import Forward
 
 #: What a candidate binds besides Inductor's module and the reference.
 OWN_NAMES = (
+    "any",
+    "id",
+    "len",
+    "map",
+    "tuple",
+    "type",
+    "zip",
+    "_kw_items",
+    "_kw_kind",
+    "_kw_result",
+    "_kw_run",
     "ModelNew",
     "STATE",
+    "STATES",
     "WRITTEN",
     "WithBackward",
     "applies",
     "attrgetter",
     "state_of",
+    "weakref",
     "inspect",
 )
 
@@ -31,20 +44,22 @@ def model_text(found: Mapping[str, Any], forward: Forward) -> str:
         AttributeError, KeyError, TypeError, ValueError: it has another form.
     """
     backward, written = found["backward"], [str(path) for path in found["written"]]
-    text, gradients, run = "", _WITHOUT_GRADIENTS, "call(_given)"
+    text, gradients, run = "", _WITHOUT_GRADIENTS, "call(given)"
     if backward:
         results = int(backward["results"])
         constant = f"        ctx.mark_non_differentiable(*out[{results - len(written)}:{results}])\n"
         lists = {name: ", ".join(map(str, backward[name])) for name in ("sizes", "tensors", "takes")}
         text = _WITH_BACKWARD.format(results=results, constant=constant if written else "", **lists)
         gradients = _WITH_GRADIENTS.format(list(map(bool, backward["wanted"])))
-        run = "WithBackward.apply(*_given)"
+        run = "WithBackward.apply(*given)"
+    if any("_kw_items(" in one for one in found["tensors"]):
+        text += _LISTS
     return text + _MODEL.format(
         state=", ".join(repr(str(path)) for path in found["state"]),
         written=_WRITTEN.format(_places(written)) if written else "",
         dimensions=found["dimensions"],
         gradients=gradients,
-        sizes="".join(f"    {line}\n" for line in found["sizes"]),
+        sizes="".join(f"        {line}\n" for line in found["sizes"]),
         shapes=", ".join(found["shapes"]),
         strides=", ".join(found["strides"]),
         dtypes=_several(found["dtypes"]),
@@ -100,48 +115,88 @@ _WRITTEN = """\
 WRITTEN = [{}]
 """
 _WRITE = """\
-                for _find, _new in zip(WRITTEN, out[-{}:]):
-                    _find(self).copy_(_new)
+    for find, new in zip(WRITTEN, out[-{}:]):
+        find(module).copy_(new)
+"""
+
+_LISTS = """\
+def _kw_items(value):
+    return value if type(value) in (list, tuple) else ()
+
+
+def _kw_kind(value):
+    \"\"\"Of a list of tensors its class and how many there are.\"\"\"
+    return type(value).__name__, len(_kw_items(value))
+
+
 """
 
 _MODEL = '''\
 # The tensors of the module that the code takes after those of the call.
 STATE = [{state}]
+# Of each module the parts that have them, how they are reached, and where each tensor is.
+STATES = weakref.WeakKeyDictionary()
 {written}
 
 def state_of(module):
-    """These tensors, or None if one is missing. A look at `module.part.weight` takes 3 us, so dictionaries are remembered."""
-    found = module.__dict__.get("_state_found")
-    if found is None or any(parts.get(name) is not part for parts, name, part in found[0]):
-        links, places = {{}}, []
+    """These tensors, or None if one is missing. A look at `module.part.weight` takes 3 us, so the parts are remembered."""
+    inner, links, places = STATES.get(module, ((), (), ()))
+    parts = [module, *inner]
+    if not places or any(parts[at]._modules.get(name) is not part for part, (at, name) in zip(inner, links)):
+        parts, links, places, known = [module], [], [], {{}}
         for path in STATE:
             *names, last = path.split(".")
-            part = module
+            at, above = 0, ""
             for name in names:
-                inner = part._modules.get(name)
-                if inner is None:
-                    return None
-                links[id(part), name] = part._modules, name, inner
-                part = inner
-            places.append((part._parameters if last in part._parameters else part._buffers, last))
-        found = module.__dict__["_state_found"] = [*links.values()], places
-    state = [tensors.get(name) for tensors, name in found[1]]
+                above += name + "."
+                if above not in known:
+                    part = parts[at]._modules.get(name)
+                    if part is None:
+                        return None
+                    known[above] = len(parts)
+                    parts.append(part)
+                    links.append((at, name))
+                at = known[above]
+            places.append((at, last))
+        STATES[module] = parts[1:], links, places
+    state = [parts[at]._parameters.get(name, parts[at]._buffers.get(name)) for at, name in places]
     return None if type(None) in map(type, state) else state
 
 
 def applies(given, others, made_with, training):
     """Whether the code was made for these tensors, what else `forward` was given, and this module."""
     # It runs at each call, so that nothing is looked up one tensor after the other in Python.
-    shapes = [*map(torch.Tensor.size, given)]
-    if [*map(len, shapes)] != {dimensions} or {gradients}:
+    try:
+        shapes = [*map(torch.Tensor.size, given)]
+        if [*map(len, shapes)] != {dimensions} or {gradients}:
+            return False
+{sizes}        return (
+            shapes == [{shapes}]
+            and [*map(torch.Tensor.stride, given)] == [{strides}]
+            and [*map(attrgetter("dtype"), given)] == {dtypes}
+            and [*map(attrgetter("device"), given)] == {devices}
+            and {conditions}
+        )
+    except RuntimeError:  # a nested or sparse tensor has no such sizes or strides
         return False
-{sizes}    return (
-        shapes == [{shapes}]
-        and [*map(torch.Tensor.stride, given)] == [{strides}]
-        and [*map(attrgetter("dtype"), given)] == {dtypes}
-        and [*map(attrgetter("device"), given)] == {devices}
-        and {conditions}
-    )
+
+
+def _kw_run(module, given, others):
+    """What the compiler's code gives for a call; None where it does not apply."""
+    if {{*map(type, given)}} != {{torch.Tensor}}:
+        return None
+    state = state_of(module)
+    if state is None:
+        return None
+    given += state
+    if not applies(given, others, module._made_with, module.training):
+        return None
+    out = {run}
+{write}    return out
+
+
+def _kw_result(out):
+    return {result}
 
 
 class ModelNew(Model):
@@ -154,12 +209,9 @@ class ModelNew(Model):
         self._made_with = dict(bound.arguments)
 
     def forward(self, {signature}):
-        _given = [{tensors}]
-        if {{*map(type, _given)}} == {{torch.Tensor}}:
-            _state = state_of(self)
-            _given += _state or ()
-            if _state is not None and applies(_given, ({others}), self._made_with, self.training):
-                out = {run}
-{write}                return {result}
+        # Arguments may have any name, that of a function among them.
+        _kw_out = _kw_run(self, [{tensors}], ({others}))
+        if _kw_out is not None:
+            return _kw_result(_kw_out)
         return super().forward({names})
 '''

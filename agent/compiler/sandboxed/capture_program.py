@@ -48,7 +48,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -194,7 +194,7 @@ def attempt(
     backward = getattr(reference, "DIRECTION", "forward") == "forward_backward"
     with torch.no_grad(), device, fake_mode:
         model = reference.Model(*init).train(training)
-        inputs = reference.get_inputs(**accepted(reference.get_inputs, values))
+        inputs = apart(reference.get_inputs(**accepted(reference.get_inputs, values)))
         for one in tree_leaves([inputs, list(model.parameters())]):
             if isinstance(one, torch.Tensor) and has_gradient(one):
                 one.requires_grad_(backward)
@@ -257,11 +257,14 @@ def attempt(
     conditions = [f"made_with == {text(dict(made_with.arguments))}"]
     others = {name: text(value) for name, value in given.arguments.items() if name not in tensors}
     lists = {name: value for name, value in tensors.items() if not isinstance(value, torch.Tensor)}
-    others |= {f"type({name})": type(value).__name__ for name, value in lists.items()}
     others |= {
-        f"type({name}) in (list, tuple) and len({name})": str(len(value)) for name, value in lists.items()
+        f"_kw_kind({name})": f"({type(value).__name__!r}, {len(value)})" for name, value in lists.items()
     }
-    conditions += [f"others == ({', '.join(others.values())},)"] * bool(others)
+    kinds = [plain_type(value) for name, value in given.arguments.items() if name not in tensors]
+    kinds += ["tuple"] * len(lists)
+    if others:  # 2 == 2.0, but code for whole numbers is no code for floats
+        conditions.append(f"[*map(type, others)] == [{', '.join(kinds)}]")
+        conditions.append(f"others == ({', '.join(others.values())},)")
     conditions += ["training" if training else "not training"] * (code != other)
     conditions += [f"{bound.lower} <= {name} <= {bound.upper}" for name, bound in env.var_to_range.items()]
     conditions += [PythonPrinter().doprint(one) for one in guards]
@@ -279,10 +282,7 @@ def attempt(
         if backward
         else None,
         "rows": rows,
-        "tensors": [
-            f"*({name} if type({name}) in (list, tuple) else ())" if name in lists else name
-            for name in tensors
-        ],
+        "tensors": [f"*_kw_items({name})" if name in lists else name for name in tensors],
         "others": list(others),
         "state": list(state),
         "written": written,
@@ -303,6 +303,19 @@ def holds_tensors(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or (
         is_list and all(isinstance(one, torch.Tensor) for one in value)
     )
+
+
+def apart(inputs: Any) -> Any:
+    """The inputs with a tensor of its own in each place: one in two places would be one input of the code."""
+    seen: list[torch.Tensor] = []
+
+    def own(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            value = value.clone() if any(value is one for one in seen) else value
+            seen.append(value)
+        return value
+
+    return tree_map(own, inputs)
 
 
 def has_gradient(tensor: torch.Tensor) -> bool:
@@ -371,6 +384,8 @@ def traced(
         swapped = dict(zip(state, values[len(values) - len(state) :], strict=True))
         swapped |= {name: swapped[name].clone() for name in written}
         output = torch.func.functional_call(model, swapped, tuple(call.values()))
+        if list(map(id, tree_leaves(inputs))) != list(map(id, values[: len(values) - len(state)])):
+            raise NotExtractable("forward changes a list that it is given")
         outputs: list[torch.Tensor] = []
         result = text(output, outputs)
         # Autograd would return the base of a view, too; the compiler drops the copy where layouts agree.
@@ -552,6 +567,11 @@ def with_long_numbers(module: str) -> str:
         return re.sub(r"(?<![\w.])\d{10,}(?=\*| \+ )", longer, match[0])
 
     return re.sub(r"^ +tmp\d+ = .*$", line, module, flags=re.MULTILINE)
+
+
+def plain_type(value: Any) -> str:
+    """The class of plain data as Python text."""
+    return {type(None): "type(None)", torch.dtype: "torch.dtype"}.get(type(value), type(value).__name__)
 
 
 def expression(size: Any) -> str:

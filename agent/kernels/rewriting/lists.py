@@ -38,10 +38,15 @@ def sums_of_many(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | 
         return add_call(graph, torch.ops.kernelwright.sums.default, tensors, kinds.pop())
 
 
+def _is_alike(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether a cast changes nothing."""
+    return (before.device, before.dtype) == (after.device, after.dtype)
+
+
 def _reduced(node: Any) -> tuple[Any, bool] | None:
     """The tensor of which a node is the sum, or the norm (true); None for other nodes."""
     node = only_used(node)
-    while is_operation(node, "to") and value_of(node.args[0]).device == value_of(node).device:
+    while is_operation(node, "to") and _is_alike(value_of(node.args[0]), value_of(node)):
         node = only_used(node.args[0])
     if node is None or value_of(node).dtype != torch.float32:
         return None

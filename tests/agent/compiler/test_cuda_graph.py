@@ -155,6 +155,9 @@ def test_a_graph_is_dropped_when_a_tensor_or_a_part_is_exchanged() -> None:
         lambda: module.inner.__setitem__(0, new),
         lambda: setattr(module, "inner", nn.Sequential(new, nn.Linear(3, 3))),
         lambda: setattr(module.inner[1], "bias", None),
+        lambda: module.inner.append(nn.ReLU()),
+        lambda: module.inner.__setitem__(2, nn.GELU()),
+        lambda: module.inner[1].__dict__.update(_parameters=dict(nn.Linear(3, 3)._parameters)),
     ]
     with torch.no_grad():
         assert names["may_replay"](module, ())

@@ -76,13 +76,18 @@ import torch
 from torch import nn
 
 
+def map(value):
+    return value * 2.0
+
+
 class Model(nn.Module):
-    def forward(self, x, first, second=(), scale=2.0):
-        return [x * scale + sum(one.sum() for one in first), sum(one.sum() for one in second)]
+    def forward(self, len, map_, type=(), out=2):
+        total = map(sum(one.sum() for one in type))
+        return [len * out + map_[0] - map_[1], total]
 
 
 def get_inputs():
-    return [torch.ones(4), [torch.ones(3), torch.ones(5)], (torch.ones(2), torch.ones(7))]
+    return [torch.ones(4), [torch.ones(4)] * 2, (torch.ones(2), torch.ones(7))]
 
 
 def get_init_inputs():
@@ -106,18 +111,24 @@ def compare(name, *inputs, **more):
         except Exception as error:
             found.append(str(error))
     right[name] = found[0] == found[1]
-x, (a, b, c, d) = torch.ones(4), (torch.ones(size) for size in (3, 5, 2, 7))
+x, (a, b, c, d) = torch.ones(4), (torch.rand(size) for size in (4, 4, 2, 7))
 with torch.no_grad():
     compare("as captured", x, [a, b], (c, d))
-    compare("named", x, second=(c, d), first=[a, b])
+    compare("named", x, type=(c, d), map_=[a, b])
     compare("another split", x, [a, b, c], (d,))
     compare("tuples", x, (a, b), (c, d))
-    compare("other sizes", x, [a, a], (c, d))
+    compare("other sizes", x, [a, b], (c, c))
     compare("nothing", x, [a, b])
     compare("none", x, None, (c, d))
     compare("once", x, lambda: (one for one in (a, b)), (c, d))
     compare("numbers", x, [a, b], (c, 3.0))
-    compare("another number", x, [a, b], (c, d), 3.0)
+    compare("another number", x, [a, b], (c, d), 3)
+    compare("a float", x.int(), [a, b], (c, d), 2.0)
+    compare("another float", x, [a, b], (c, d), 2.0)
+    compare("a tensor for a number", x, [a, b], (c, d), torch.rand(4))
+    parts = [torch.rand(2, 4), torch.rand(3, 4)]
+    compare("nested", torch.nested.nested_tensor(parts), [a, b], (c, d))
+    compare("sparse", x, [a, torch.rand(4, 4).relu().to_sparse_csr()], (c, d))
 print(json.dumps({"reached": reached, "right": right}))
 """
 
@@ -129,6 +140,17 @@ def test_lists_of_tensors_are_taken_as_they_were_captured(tmp_path: Path) -> Non
     answer = run_program(tmp_path, RUN_LISTS)
     assert all(answer["right"].values()), answer
     assert answer["reached"] == ["as captured", "named"]
+
+
+def test_a_list_that_is_changed_is_refused(tmp_path: Path) -> None:
+    for place, change in enumerate(("second.append(x)", "first[0] = x", "first.reverse()")):
+        reference = LISTS.replace("total = map", f"first, second, x = map_, [*type], len\n        {change}\n        total = map")
+        captured = capture_text(tmp_path / str(place), reference, {})
+        if change.startswith("second"):  # a list of its own
+            assert "class ModelNew(Model)" in assemble(captured, reference, "t")
+        else:
+            with pytest.raises(ProposalFailed, match="changes a list that it is given"):
+                assemble(captured, reference, "t")
 
 
 PARTS = """
@@ -180,6 +202,12 @@ with torch.no_grad():
     module.layers[2][0].weight = nn.Parameter(torch.randn(8, 8))
     module.scale = torch.rand(8)
     compare("tensors exchanged", module)
+    shallow = copy.copy(module)
+    shallow.__dict__["_modules"] = {"layers": copy.deepcopy(module.layers)}
+    shallow.layers[0].weight.zero_()
+    compare("a shallow copy", shallow)
+    module.layers[0].__dict__["_parameters"] = dict(nn.Linear(8, 8)._parameters)
+    compare("other dictionaries", module)
     other = copy.deepcopy(module)
     for one in other.parameters():
         one.fill_(0.5)

@@ -535,6 +535,8 @@ class Model(nn.Module):
             torch.stack([one.int().sum() for one in many]),
             torch.stack([twice] * 20),
             twice,
+            torch.stack([one.sum().double() for one in many]),
+            torch.stack([one.sum().half().float() for one in many]),
         )
 
 
@@ -549,5 +551,5 @@ def get_init_inputs():
 
 def test_sums_and_norms_of_many_tensors_are_one_operation(tmp_path: Path) -> None:
     found = rewritten(tmp_path, LISTS)
-    assert found["same"] == [True] * 10
+    assert found["same"] == [True] * 12
     assert found["library"] == ["sums"] * 3
