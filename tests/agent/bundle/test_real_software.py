@@ -144,6 +144,13 @@ def test_a_submodule_that_is_replaced_or_watched_is_noticed(tmp_path: Path) -> N
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # its weights have no place in the member
             right(module, model, x, residual)
+        for before in (True, False):
+            model = module.ModelNew(64)
+            assert not before or ran(module, lambda: model(x, residual))  # noqa: B023 - called at once
+            model.act[0] = torch.nn.GELU()  # has no weights at all
+            assert not ran(module, lambda: model(x, residual))  # noqa: B023
+            right(module, model, x, residual)
+            assert "another kind" in model.kernelwright_explain(x, residual)
         watched = module.ModelNew(64)
         watched.act.register_forward_hook(lambda *_: seen.append(1))
         watched.eval()
