@@ -144,7 +144,9 @@ def test_lists_of_tensors_are_taken_as_they_were_captured(tmp_path: Path) -> Non
 
 def test_a_list_that_is_changed_is_refused(tmp_path: Path) -> None:
     for place, change in enumerate(("second.append(x)", "first[0] = x", "first.reverse()")):
-        reference = LISTS.replace("total = map", f"first, second, x = map_, [*type], len\n        {change}\n        total = map")
+        reference = LISTS.replace(
+            "total = map", f"first, second, x = map_, [*type], len\n        {change}\n        total = map"
+        )
         captured = capture_text(tmp_path / str(place), reference, {})
         if change.startswith("second"):  # a list of its own
             assert "class ModelNew(Model)" in assemble(captured, reference, "t")
