@@ -59,7 +59,7 @@ def model_text(found: Mapping[str, Any], forward: Forward) -> str:
         written=_WRITTEN.format(_places(written)) if written else "",
         dimensions=found["dimensions"],
         gradients=gradients,
-        sizes="".join(f"        {line}\n" for line in found["sizes"]),
+        sizes="".join(f"    {line}\n" for line in found["sizes"]),
         shapes=", ".join(found["shapes"]),
         strides=", ".join(found["strides"]),
         dtypes=_several(found["dtypes"]),
@@ -166,24 +166,23 @@ def state_of(module):
 def applies(given, others, made_with, training):
     """Whether the code was made for these tensors, what else `forward` was given, and this module."""
     # It runs at each call, so that nothing is looked up one tensor after the other in Python.
-    try:
-        shapes = [*map(torch.Tensor.size, given)]
-        if [*map(len, shapes)] != {dimensions} or {gradients}:
-            return False
-{sizes}        return (
-            shapes == [{shapes}]
-            and [*map(torch.Tensor.stride, given)] == [{strides}]
-            and [*map(attrgetter("dtype"), given)] == {dtypes}
-            and [*map(attrgetter("device"), given)] == {devices}
-            and {conditions}
-        )
-    except RuntimeError:  # a nested or sparse tensor has no such sizes or strides
+    shapes = [*map(torch.Tensor.size, given)]
+    if [*map(len, shapes)] != {dimensions} or {gradients}:
         return False
+{sizes}    return (
+        shapes == [{shapes}]
+        and [*map(torch.Tensor.stride, given)] == [{strides}]
+        and [*map(attrgetter("dtype"), given)] == {dtypes}
+        and [*map(attrgetter("device"), given)] == {devices}
+        and {conditions}
+    )
 
 
 def _kw_run(module, given, others):
     """What the compiler's code gives for a call; None where it does not apply."""
-    if {{*map(type, given)}} != {{torch.Tensor}}:
+    if {{*map(type, given)}} != {{torch.Tensor}} or {{*map(attrgetter("layout"), given)}} != {{torch.strided}}:
+        return None
+    if True in map(attrgetter("is_nested"), given):  # neither it nor a sparse one has sizes and strides
         return None
     state = state_of(module)
     if state is None:
