@@ -111,7 +111,8 @@ def compare(name, *inputs, **more):
         except Exception as error:
             found.append(str(error))
     right[name] = found[0] == found[1]
-x, (a, b, c, d) = torch.ones(4), (torch.rand(size) for size in (4, 4, 2, 7))
+# Whole numbers and quarters: their sums are exact.
+x, (a, b, c, d) = torch.ones(4), (torch.randint(0, 9, (size,)) / 4 for size in (4, 4, 2, 7))
 with torch.no_grad():
     compare("as captured", x, [a, b], (c, d))
     compare("named", x, type=(c, d), map_=[a, b])
@@ -125,8 +126,8 @@ with torch.no_grad():
     compare("another number", x, [a, b], (c, d), 3)
     compare("a float", x.int(), [a, b], (c, d), 2.0)
     compare("another float", x, [a, b], (c, d), 2.0)
-    compare("a tensor for a number", x, [a, b], (c, d), torch.rand(4))
-    parts = [torch.rand(2, 4), torch.rand(3, 4)]
+    compare("a tensor for a number", x, [a, b], (c, d), torch.randint(0, 9, (4,)) / 4)
+    parts = [torch.ones(2, 4), torch.ones(3, 4)]
     compare("nested", torch.nested.nested_tensor(parts), [a, b], (c, d))
     compare("sparse", x, [a, torch.rand(4, 4).relu().to_sparse_csr()], (c, d))
 print(json.dumps({"reached": reached, "right": right}))
@@ -192,7 +193,7 @@ def compare(name, module, run=None):
     run = run or (lambda one: one(x))
     found = run(module)
     module.__class__ = candidate.Model
-    right[name] = torch.allclose(found, run(module), atol=1e-6)
+    right[name] = torch.allclose(found, run(module), atol=1e-4)
     module.__class__ = candidate.ModelNew
 with torch.no_grad():
     module = candidate.ModelNew()
