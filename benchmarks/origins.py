@@ -382,6 +382,7 @@ def run(
     else:
         unknown += set(names) - {task.name for task in catalog.list_tasks()}
         sources = {name: catalog.load(name).source for name in names if name not in unknown}
+        unknown += [f"--only {only} without --kernelbench"] * bool(only)
     if unknown or not chosen or ("batch" in chosen and not model):
         raise typer.BadParameter(
             f"unknown: {', '.join(unknown)}" if unknown else "an origin is needed, and for batch --model"

@@ -34,7 +34,7 @@ NOTE = "the code that torch.compile generates, one source for all sizes of a con
 _DEADLINE_S = 300.0
 _MEMORY_BYTES = 6 << 30
 _MAX_CAPTURE_BYTES = 8 << 20
-#: Of an argument's layout, 0.3 us each: `applies` in `model_text` has looked at all of them.
+#: Of an argument's layout, 0.5 us each: `applies` in `model_text` has looked at all of them.
 _CHECK = re.compile(r"^ +assert_size_stride\((?:arg|primals_)\d\w*, .*\)\n", re.MULTILINE)
 CAPTURE_PROGRAM = Path(__file__).parent / "sandboxed" / "capture_program.py"
 

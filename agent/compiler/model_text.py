@@ -7,15 +7,9 @@ from typing import Any
 
 from agent.compiler.forward import Forward
 
-#: What a candidate binds besides Inductor's module and the reference.
+#: What a candidate binds besides Inductor's module and the reference, and the built-in names that its text relies on.
 OWN_NAMES = (
-    "any",
-    "id",
-    "len",
-    "map",
-    "tuple",
-    "type",
-    "zip",
+    *("any", "dict", "len", "list", "map", "super", "tuple", "type", "zip"),
     "_kw_items",
     "_kw_kind",
     "_kw_result",

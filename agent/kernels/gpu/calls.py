@@ -222,14 +222,14 @@ def library_attention(q, k, v, excluded, scale, causal, safe=False, element=None
     """
     scale = q.shape[3] ** -0.5 if scale is None else scale
     if attention_applies(q, k, v) and on_hopper(q.device) and not torch.backends.cuda.matmul.allow_tf32:
-        out = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
         if element is None and not causal and streaming_pays(q, k):
-            return streamed_attention(q, k, v, excluded, scale, safe, out)
+            return streamed_attention(q, k, v, excluded, scale, safe, q.new_empty((*q.shape[:3], v.shape[3])))
         scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
         # What is written out makes passes over all scores.
         theirs_s = 4 * scores * q.shape[3] / 45e12 + (0 if excluded is None or safe else 20 * scores / 2.4e12)
         ours_s = 4 * scores * q.shape[3] / 90e12 + 12 * (q.numel() + 2 * k.numel()) / 2.4e12
         if with_launches(ours_s, 10) < 0.95 * theirs_s:
+            out = q.new_empty((*q.shape[:3], v.shape[3]))
             return attention(q, k, v, excluded, scale, causal, safe, out, element)
     if element is not None:
         return (weighed((q @ k.transpose(2, 3)).mul_(scale).contiguous(), excluded, element) @ v).contiguous()

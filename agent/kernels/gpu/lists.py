@@ -18,13 +18,13 @@ _of_graphs = []  # tables that graphs read, which must outlive them
 
 @triton.jit
 def _sum_piece(
-    place_ptr, piece_bits_ptr, part_ptr, SQUARES: tl.constexpr, ALIGNED: tl.constexpr, PIECE: tl.constexpr, BLOCK: tl.constexpr
+    place_ptr, pieces_ptr, part_ptr, SQUARES: tl.constexpr, ALIGNED: tl.constexpr, PIECE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """The sum of one piece, or of its squares; of a piece the table has the tensor, the first element, and how many there are."""
     piece = tl.program_id(0)
-    which = tl.load(piece_bits_ptr + 3 * piece)
-    first = tl.load(piece_bits_ptr + 3 * piece + 1).to(tl.int64) * PIECE
-    count = tl.load(piece_bits_ptr + 3 * piece + 2)
+    which = tl.load(pieces_ptr + 3 * piece)
+    first = tl.load(pieces_ptr + 3 * piece + 1).to(tl.int64) * PIECE
+    count = tl.load(pieces_ptr + 3 * piece + 2)
     x_ptr = tl.load(place_ptr + which).to(tl.pointer_type(tl.float32))
     if ALIGNED:  # neighbors are loaded together only where this is known
         x_ptr, count = tl.multiple_of(x_ptr, 16), tl.multiple_of(count, 4)
@@ -38,10 +38,10 @@ def _sum_piece(
 
 
 @triton.jit
-def _sum_parts(part_ptr, tensor_bits_ptr, out_ptr, ROOT: tl.constexpr, BLOCK: tl.constexpr):
+def _sum_parts(part_ptr, spans_ptr, out_ptr, ROOT: tl.constexpr, BLOCK: tl.constexpr):
     """The sum of the parts of one tensor, or its root; the table has the first part and how many there are."""
     tensor = tl.program_id(0)
-    first, count = tl.load(tensor_bits_ptr + 2 * tensor), tl.load(tensor_bits_ptr + 2 * tensor + 1)
+    first, count = tl.load(spans_ptr + 2 * tensor), tl.load(spans_ptr + 2 * tensor + 1)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     for start in range(0, count, BLOCK):
         at = start + tl.arange(0, BLOCK)
