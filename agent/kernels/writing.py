@@ -49,22 +49,24 @@ _REWRITING = (
     "epilogues.py",
     "scans.py",
     "weights.py",
+    "decoding.py",
     "matches.py",
     "rewrite.py",
 )
 _CALL = re.compile(
     r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)"
-    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|distances|ranked|top|scatter|bags|count|packed|running_logsumexp|scan|gathered|sums)\.default)\("
+    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|decoding|distances|ranked|top|scatter|bags|count|packed|running_logsumexp|scan|gathered|sums)\.default)\("
 )
 _TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}
 #: Names and parameters of the functions that calls are given: pointwise operations after a convolution, elements of packed weights,
-#: states of a scan, whose text begins with their parameters, weights of an attention.
+#: states of a scan, whose text begins with their parameters, weights or scores of an attention.
 _FUNCTIONS = {
     "convolution": ("_after", "x, a, b"),
     "packed": ("_element", "row, j, first, there, row_there, p0, p1, p2, p3"),
     "scan": ("_state", ""),
     "attention": ("_weight", "x, m"),
+    "decoding": ("_score", "x, m"),
 }
 
 

@@ -121,18 +121,15 @@ def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, ma
 def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr, heads, queries, keys, dims, scale,
                     q_batch, q_head, q_row, q_dim, k_batch, k_head, k_row, k_dim, v_batch, v_head, v_row, v_dim,
                     mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
-                    chunks, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, SAFE: tl.constexpr, ELEMENT: tl.constexpr, IN_MEMORY: tl.constexpr,
+                    HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, SAFE: tl.constexpr, ELEMENT: tl.constexpr,
                     QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Heads with negative scales at keys or values, and groups of queries with one, once more by float32 multiply-adds."""
     head = tl.program_id(1).to(tl.int64)
     all_heads = tl.num_programs(1)
-    misfits = has_misfits(
-        q_scale_ptr, chunks, all_heads, head, tl.program_id(0) * QUERIES, queries, QUERIES, 1
-    )
-    if IN_MEMORY:
-        misfits |= has_misfits(v_scale_ptr, tl.cdiv(keys, BLOCK), all_heads, head, 0, dims, DIMS, 16)
-        for first in range(0, keys, 1024):
-            misfits |= has_misfits(k_scale_ptr, 1, all_heads, head, first, keys, 1024, 1)
+    misfits = has_misfits(q_scale_ptr, 1, all_heads, head, tl.program_id(0) * QUERIES, queries, QUERIES, 1)
+    misfits |= has_misfits(v_scale_ptr, tl.cdiv(keys, BLOCK), all_heads, head, 0, dims, DIMS, 16)
+    for first in range(0, keys, 1024):
+        misfits |= has_misfits(k_scale_ptr, 1, all_heads, head, first, keys, 1024, 1)
     if misfits:
         batch, of_batch = head // heads, head % heads
         query = (tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)).to(tl.int64)
@@ -208,20 +205,15 @@ def in_bytes(otherwise, mask):
     return otherwise if mask is None else mask.view(torch.uint8) if mask.dtype == torch.bool else mask
 
 
-def attend_exactly(q, k, v, scales, chunks, mask, scale, causal, safe, element, out):
-    """Compute again in float32 what no scale can hold.
-
-    Args:
-        scales: of q (chunks, heads, queries), and those of k and v from `parts`; all three the same where q's tell of k and v as well.
-        chunks: of q's scales.
-    """
+def attend_exactly(q, k, v, scales, mask, scale, causal, safe, element, out):
+    """Compute again in float32 what no scale of q, k and v can hold."""
     batch, heads, queries, dims = q.shape
     keys = k.shape[2]
     places = (0, 0, 0, 0) if mask is None else mask.expand(batch, heads, queries, keys).stride()
     launch(
         _attend_exactly, (-(-queries // 16), batch * heads), (q, k, v, *scales, in_bytes(out, mask), out),
-        (heads, queries, keys, dims, scale, *q.stride(), *k.stride(), *v.stride(), *places, *out.stride()[:3], chunks),
-        HAS_MASK=mask is not None, CAUSAL=causal, SAFE=safe, ELEMENT=element, IN_MEMORY=scales[1] is not scales[0],
+        (heads, queries, keys, dims, scale, *q.stride(), *k.stride(), *v.stride(), *places, *out.stride()[:3]),
+        HAS_MASK=mask is not None, CAUSAL=causal, SAFE=safe, ELEMENT=element,
         QUERIES=16, KEYS=32, DIMS=max(16, triton.next_power_of_2(dims)), BLOCK=BLOCK_K,
     )  # fmt: skip
     return out
@@ -254,7 +246,7 @@ def attention(q, k, v, mask, scale, causal, safe, out, element=None):
         HAS_MASK=mask is not None, CAUSAL=causal, SAFE=safe, ELEMENT=element,
         QUERIES=tile, KEYS=step, DIMS=size, BLOCK=BLOCK_K, num_warps=8, num_stages=2,
     )  # fmt: skip
-    return attend_exactly(*whole, scales, 1, mask, scale, causal, safe, element, out)
+    return attend_exactly(*whole, scales, mask, scale, causal, safe, element, out)
 
 
 def attention_applies(q, k, v):

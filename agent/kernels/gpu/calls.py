@@ -20,7 +20,7 @@ from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.scans import running_logsumexp, scan
 from agent.kernels.gpu.scatters import count_applies, count_values, scatter, scatter_applies
-from agent.kernels.gpu.streamed import streamed_attention, streaming_pays
+from agent.kernels.gpu.streamed import streamed_attention, streaming_applies, streaming_pays
 from agent.kernels.gpu.thin import MOST_THIN, thin_pays, thin_products
 from agent.kernels.gpu.tiny import tiny_pays, tiny_products
 from agent.kernels.gpu.windows import windows, windows_apply
@@ -222,8 +222,6 @@ def library_attention(q, k, v, excluded, scale, causal, safe=False, element=None
     """
     scale = q.shape[3] ** -0.5 if scale is None else scale
     if attention_applies(q, k, v) and on_hopper(q.device) and not torch.backends.cuda.matmul.allow_tf32:
-        if element is None and not causal and streaming_pays(q, k):
-            return streamed_attention(q, k, v, excluded, scale, safe, q.new_empty((*q.shape[:3], v.shape[3])))
         scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
         # What is written out makes passes over all scores.
         theirs_s = 4 * scores * q.shape[3] / 45e12 + (0 if excluded is None or safe else 20 * scores / 2.4e12)
@@ -238,6 +236,31 @@ def library_attention(q, k, v, excluded, scale, causal, safe=False, element=None
         counts = None if excluded is None else excluded.logical_not()
         return attend(q, k, v, counts, is_causal=causal, scale=scale).contiguous()
     scores = (q @ k.transpose(2, 3)).mul_(scale).masked_fill_(excluded, -math.inf)
+    return (torch.softmax(scores, -1) @ v).contiguous()
+
+
+def library_decoding(q, keys, values, excluded, bias, scale, safe, change):
+    """softmax(change(scale * q k^T, bias)) v of few queries, without the keys that are excluded; keys and values may lie in several tensors.
+
+    Args:
+        scale: the head's size to the power of -1/2 if not given.
+        safe: torch's call: zeros for queries without keys, and heads that share keys; the change adds the bias.
+    """
+    is_ours = streaming_applies(q, keys, values) and streaming_pays(keys) and on_hopper(q.device)
+    if is_ours and not torch.backends.cuda.matmul.allow_tf32:
+        scale = q.shape[3] ** -0.5 if scale is None else scale
+        out = q.new_empty(q.shape)
+        return streamed_attention(q, keys, values, excluded, bias, scale, safe, change, out)
+    k, v = (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2) for pieces in (keys, values))
+    if safe:
+        mask = bias if excluded is None else excluded.logical_not()
+        attend, shares = torch.nn.functional.scaled_dot_product_attention, q.shape[1] != k.shape[1]
+        return attend(q, k, v, mask, scale=scale, enable_gqa=shares).contiguous()
+    if change is None:
+        return library_attention(q, k, v, excluded, scale, False)
+    scores = weighed((q @ k.transpose(2, 3)).mul_(scale).contiguous(), bias, change)
+    if excluded is not None:
+        scores.masked_fill_(excluded, -math.inf)
     return (torch.softmax(scores, -1) @ v).contiguous()
 
 

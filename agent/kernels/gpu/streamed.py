@@ -1,19 +1,20 @@
-"""Attention of up to 16 queries at float32 accuracy, as in decoding: keys and values are read once and split in registers.
+"""Attention of few queries at float32 accuracy, as in decoding: keys and values are read once and split in registers.
 
-`attention.py` splits them in memory first, which pays where many queries read them again. Here a program has the queries of a head and
-a chunk of its keys; where there is more than one chunk, a second kernel joins their sums.
+`attention.py` splits them in memory first, which pays where many queries read them again. Here a program has all queries that share a
+head of keys, and a chunk of its keys; a second kernel joins the sums of all chunks. Keys may lie in several tensors, as a cache and
+those of a new token do: their chunks are joined as well, and nobody copies them into one.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from agent.kernels.gpu.attention import LARGEST_SCORE, attend_exactly, exponentials, in_bytes
+from agent.kernels.gpu.attention import LARGEST_SCORE, exponentials, in_bytes
 from agent.kernels.gpu.launching import launch
-from agent.kernels.gpu.parts import empty_scales, power_of_two, scale_exponent, scale_pitch
+from agent.kernels.gpu.parts import power_of_two, scale_exponent
 from agent.kernels.gpu.products import with_launches
 
-MOST_QUERIES = 16  # with 64, splitting takes as long as torch's whole attention
+MOST_ROWS = 16  # with 64, splitting takes as long as torch's whole attention
 
 
 @triton.jit
@@ -26,84 +27,108 @@ def _in_parts(x, AXIS: tl.constexpr):
     return high, low, power_of_two(exponent - 13), tl.min(fits.to(tl.int32), axis=0)
 
 
-@triton.jit(do_not_specialize=["queries", "keys", "length"])
-def _stream(q_ptr, k_ptr, v_ptr, mask_ptr, fits_ptr, part_ptr, sums_ptr, out_ptr, heads, queries, keys, dims, scale, length,
+@triton.jit(do_not_specialize=["group", "queries", "keys", "length"])
+def _stream(q_ptr, k_ptr, v_ptr, mask_ptr, bias_ptr, part_ptr, sums_ptr, heads, group, queries, keys, dims, scale, length,
             q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
-            mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
-            HAS_MASK: tl.constexpr, SAFE: tl.constexpr, IN_CHUNKS: tl.constexpr,
-            QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr):  # fmt: skip
-    """The queries of one head over a chunk of its keys."""
+            mask_batch, mask_head, mask_row, mask_col, bias_batch, bias_head, bias_row, bias_col,
+            HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, CHANGE: tl.constexpr, EXACT: tl.constexpr,
+            ROWS: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr):  # fmt: skip
+    """The queries that share a head of keys, over a chunk of them: for each row its largest score, the weights' sum, and a mark.
+
+    EXACT: by float32 multiply-adds, where the mark says that no scale holds the values or that scores are too large.
+    """
     all_heads, head, chunk = tl.num_programs(0), tl.program_id(0), tl.program_id(1)
-    batch, of_batch = (head // heads).to(tl.int64), (head % heads).to(tl.int64)
-    query, dim = tl.arange(0, QUERIES), tl.arange(0, DIMS)
-    there = (query < queries)[:, None] & (dim < dims)[None, :]
-    q_ptr += batch * q_batch + of_batch * q_head
-    q = tl.load(q_ptr + query.to(tl.int64)[:, None] * q_row + dim[None, :], mask=there, other=0.0)
+    batch, shared = (head // heads).to(tl.int64), (head % heads).to(tl.int64)
+    row, dim = tl.arange(0, ROWS), tl.arange(0, DIMS)
+    rows, first = group * queries, chunk * length
+    end = tl.minimum(keys, first + length)
+    at = (chunk * all_heads + head).to(tl.int64) * rows + row
+    if EXACT:
+        fine = tl.min(tl.load(sums_ptr + 3 * at + 2, mask=row < rows, other=1.0), axis=0) > 0
+        rows, end = tl.where(fine, 0, rows), tl.where(fine, first, end)
+    of_head, query = shared * group + row // queries, (row % queries).to(tl.int64)
+    there = (row < rows)[:, None] & (dim < dims)[None, :]
+    q_at = batch * q_batch + of_head * q_head + query * q_row
+    q = tl.load((q_ptr + q_at)[:, None] + dim[None, :], mask=there, other=0.0)
     qh, ql, q_scale, all_fit = _in_parts(q, 1)
     q_scale *= scale
-    largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
-    weight = tl.zeros((QUERIES,), dtype=tl.float32)
-    total = tl.zeros((QUERIES, DIMS), dtype=tl.float32)
-    first, step = chunk * length, tl.arange(0, KEYS)
-    end = tl.minimum(keys, first + length)
-    k_ptr += batch * k_batch + of_batch * k_head
-    v_ptr += batch * v_batch + of_batch * v_head
-    mask_ptr += batch * mask_batch + of_batch * mask_head
-    for at in tl.range(first, end, KEYS):
-        key = at + step
+    largest = tl.full((ROWS,), float("-inf"), dtype=tl.float32)
+    weight = tl.zeros((ROWS,), dtype=tl.float32)
+    extreme = tl.zeros((ROWS,), dtype=tl.float32)
+    total = tl.zeros((ROWS, DIMS), dtype=tl.float32)
+    k_ptr += batch * k_batch + shared * k_head
+    v_ptr += batch * v_batch + shared * v_head
+    mask_at = batch * mask_batch + of_head * mask_head + query * mask_row
+    bias_at = batch * bias_batch + of_head * bias_head + query * bias_row
+    for now in tl.range(first, end, KEYS):
+        key = now + tl.arange(0, KEYS)
+        far = key.to(tl.int64)
+        counts = (row < rows)[:, None] & (key < end)[None, :]
         inside = (key < end)[:, None] & (dim < dims)[None, :]
-        k = tl.load((k_ptr + key.to(tl.int64) * k_row)[:, None] + dim[None, :], mask=inside, other=0.0)
-        kh, kl, k_scale, fits = _in_parts(k, 1)
-        all_fit = tl.minimum(all_fit, fits)
-        score = tl.dot(ql, kh.T)
-        score = tl.dot(qh, kl.T, score)
-        score = tl.dot(qh, kh.T, score)
-        score = score * q_scale[:, None] * k_scale[None, :]
-        counts = (key < end)[None, :]
+        wanted = inside
         if HAS_MASK:
-            of = query.to(tl.int64)[:, None] * mask_row + key.to(tl.int64)[None, :] * mask_col
-            masked = tl.load(mask_ptr + of, mask=(query < queries)[:, None] & (key < end)[None, :], other=0)
-            counts = counts & (masked == 0)
+            masked = tl.load(mask_ptr + mask_at[:, None] + far[None, :] * mask_col, mask=counts, other=1)
+            counts = masked == 0
+            wanted = (
+                inside & (tl.max(counts.to(tl.int32), axis=0) > 0)[:, None]
+            )  # the others' scores do not matter
+        k = tl.load((k_ptr + far * k_row)[:, None] + dim[None, :], mask=wanted, other=0.0)
+        v = tl.load((v_ptr + far * v_row)[:, None] + dim[None, :], mask=inside, other=0.0)
+        if EXACT:
+            score = tl.dot(q, k.T, input_precision="ieee") * scale
+        else:
+            kh, kl, k_scale, fits = _in_parts(k, 1)
+            all_fit = tl.minimum(all_fit, fits)
+            score = tl.dot(ql, kh.T)
+            score = tl.dot(qh, kl.T, score)
+            score = tl.dot(qh, kh.T, score)
+            score = score * q_scale[:, None] * k_scale[None, :]
+        if CHANGE is not None:
+            extreme = tl.maximum(extreme, tl.max(tl.where(counts, tl.abs(score), 0.0), axis=1))
+            if HAS_BIAS:
+                there_too = (row < rows)[:, None] & (key < end)[None, :]
+                bias = tl.load(bias_ptr + bias_at[:, None] + far[None, :] * bias_col, mask=there_too, other=0)
+            else:
+                bias = score  # not read
+            score = CHANGE(score, bias)
         p, faded, weight, largest = exponentials(score, counts, largest, weight)
-        p *= 4096.0
-        ph = p.to(tl.float16)
-        pl = (p - ph.to(tl.float32)).to(tl.float16)
-        v = tl.load((v_ptr + key.to(tl.int64) * v_row)[:, None] + dim[None, :], mask=inside, other=0.0)
-        vh, vl, v_scale, fits = _in_parts(v, 0)
-        all_fit = tl.minimum(all_fit, fits)
-        part = tl.dot(pl, vh)
-        part = tl.dot(ph, vl, part)
-        part = tl.dot(ph, vh, part)
-        total = total * faded[:, None] + part * v_scale[None, :]
-    is_off = (tl.where(largest == float("-inf"), 0.0, tl.abs(largest)) > LARGEST_SCORE) | (all_fit == 0)
-    at = (chunk * all_heads + head).to(tl.int64)
-    tl.store(fits_ptr + at * scale_pitch(queries) + query, tl.where(is_off, -1.0, 1.0), mask=query < queries)
-    if IN_CHUNKS:
-        at = at * queries + query
-        tl.store(sums_ptr + 2 * at, largest, mask=query < queries)
-        tl.store(sums_ptr + 2 * at + 1, weight, mask=query < queries)
-        tl.store(part_ptr + at[:, None] * dims + dim[None, :], total, mask=there)
-    else:
-        if SAFE:
-            weight = tl.where(weight == 0.0, 1.0, weight)
-        to = batch * out_batch + of_batch * out_head + query.to(tl.int64) * out_row
-        tl.store(out_ptr + to[:, None] + dim[None, :], total / (4096.0 * weight)[:, None], mask=there)
+        if EXACT:
+            total = total * faded[:, None] + tl.dot(p, v, input_precision="ieee")
+        else:
+            p *= 4096.0
+            ph = p.to(tl.float16)
+            pl = (p - ph.to(tl.float32)).to(tl.float16)
+            vh, vl, v_scale, fits = _in_parts(v, 0)
+            all_fit = tl.minimum(all_fit, fits)
+            part = tl.dot(pl, vh)
+            part = tl.dot(ph, vl, part)
+            part = tl.dot(ph, vh, part)
+            total = total * faded[:, None] + part * v_scale[None, :]
+    if not EXACT:
+        total *= 0.000244140625  # of the weights' 4096
+    if CHANGE is None:
+        extreme = tl.where(largest == float("-inf"), 0.0, tl.abs(largest))
+    is_off = (extreme > LARGEST_SCORE) | (all_fit == 0)
+    tl.store(sums_ptr + 3 * at, largest, mask=row < rows)
+    tl.store(sums_ptr + 3 * at + 1, weight, mask=row < rows)
+    tl.store(sums_ptr + 3 * at + 2, tl.where(is_off, -1.0, 1.0), mask=row < rows)
+    tl.store(part_ptr + at[:, None] * dims + dim[None, :], total, mask=there)
 
 
-@triton.jit(do_not_specialize=["queries", "chunks"])
-def _join_chunks(part_ptr, sums_ptr, out_ptr, heads, queries, dims, chunks, out_batch, out_head, out_row,
-                 SAFE: tl.constexpr, QUERIES: tl.constexpr, DIMS: tl.constexpr):  # fmt: skip
-    """The queries of one head: the sums of all chunks, each as much as the largest score of its keys makes it count."""
+@triton.jit(do_not_specialize=["group", "queries", "chunks"])
+def _join_chunks(part_ptr, sums_ptr, out_ptr, heads, group, queries, dims, chunks, out_batch, out_head, out_row,
+                 SAFE: tl.constexpr, ROWS: tl.constexpr, DIMS: tl.constexpr):  # fmt: skip
+    """The queries that share a head of keys: the sums of all chunks, each as much as the largest score of its keys makes it count."""
     all_heads, head = tl.num_programs(0), tl.program_id(0)
-    query, dim = tl.arange(0, QUERIES), tl.arange(0, DIMS)
-    there = (query < queries)[:, None] & (dim < dims)[None, :]
-    largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
-    weight = tl.zeros((QUERIES,), dtype=tl.float32)
-    total = tl.zeros((QUERIES, DIMS), dtype=tl.float32)
+    row, dim, rows = tl.arange(0, ROWS), tl.arange(0, DIMS), group * queries
+    there = (row < rows)[:, None] & (dim < dims)[None, :]
+    largest = tl.full((ROWS,), float("-inf"), dtype=tl.float32)
+    weight = tl.zeros((ROWS,), dtype=tl.float32)
+    total = tl.zeros((ROWS, DIMS), dtype=tl.float32)
     for chunk in range(chunks):
-        at = (chunk * all_heads + head).to(tl.int64) * queries + query
-        score = tl.load(sums_ptr + 2 * at, mask=query < queries, other=0.0)
-        more = tl.load(sums_ptr + 2 * at + 1, mask=query < queries, other=1.0)
+        at = (chunk * all_heads + head).to(tl.int64) * rows + row
+        score = tl.load(sums_ptr + 3 * at, mask=row < rows, other=0.0)
+        more = tl.load(sums_ptr + 3 * at + 1, mask=row < rows, other=1.0)
         part = tl.load(part_ptr + at[:, None] * dims + dim[None, :], mask=there, other=0.0)
         now = tl.maximum(largest, score)
         base = tl.where(now == float("-inf"), 0.0, now)
@@ -112,21 +137,33 @@ def _join_chunks(part_ptr, sums_ptr, out_ptr, heads, queries, dims, chunks, out_
         weight, largest = weight * faded + more * counted, now
     if SAFE:
         weight = tl.where(weight == 0.0, 1.0, weight)
+    of_head = (head % heads).to(tl.int64) * group + row // queries
     to = (
-        (head // heads).to(tl.int64) * out_batch
-        + (head % heads).to(tl.int64) * out_head
-        + query.to(tl.int64) * out_row
+        (head // heads).to(tl.int64) * out_batch + of_head * out_head + (row % queries).to(tl.int64) * out_row
     )
-    tl.store(out_ptr + to[:, None] + dim[None, :], total / (4096.0 * weight)[:, None], mask=there)
+    tl.store((out_ptr + to)[:, None] + dim[None, :], total / weight[:, None], mask=there)
 
 
-def streaming_pays(q, k):
-    """Whether `streamed_attention` computes with these, for which `attention_applies`, and is faster than torch's.
+def streaming_applies(q, keys, values):
+    """Whether `streamed_attention` can compute with these."""
+    (batch, heads, queries, dims), first = q.shape, keys[0]
+    return (
+        all(one.is_cuda and one.dtype == torch.float32 and one.dim() == 4 for one in (q, *keys, *values))
+        and all(k.shape == v.shape for k, v in zip(keys, values, strict=True))
+        and all(k.shape[:2] == first.shape[:2] and k.shape[3] == dims for k in keys)
+        and first.shape[0] == batch
+        and min(q.numel(), max(k.numel() for k in keys)) > 0
+        and heads % first.shape[1] == 0
+        and heads // first.shape[1] * queries <= MOST_ROWS
+        and 64 <= dims <= 256
+        and dims % 8 == 0
+    )
 
-    On an H200, torch's reads keys and values at 1.35 TB/s, and this at 2.8.
-    """
-    seconds = with_launches(8 * k.numel() / 2.8e12, 3)
-    return q.shape[2] <= MOST_QUERIES and q.shape[3] >= 64 and seconds < 0.95 * 8 * k.numel() / 1.35e12
+
+def streaming_pays(keys):
+    """Whether `streamed_attention` is faster than torch's, which on an H200 reads keys and values at 1.35 TB/s, and this at 2.8."""
+    moved = 8 * sum(k.numel() for k in keys)
+    return with_launches(moved / 2.8e12, 2 * len(keys) + 1) < 0.95 * moved / 1.35e12
 
 
 def _chunks(device, heads, keys):
@@ -135,28 +172,49 @@ def _chunks(device, heads, keys):
     return max(1, min(4 * processors // heads, keys // 256))
 
 
-def streamed_attention(q, k, v, mask, scale, safe, out):
-    """As `attention.attention` for up to `MOST_QUERIES` queries, of which each may see all keys."""
+def streamed_attention(q, keys, values, mask, bias, scale, safe, change, out):
+    """Write softmax(change(scale * q k^T, bias)) v to out (batch, heads, queries, dims), whose last axis is dense; all float32.
+
+    Args:
+        q: (batch, heads, queries, dims); up to `MOST_ROWS` queries share a head of keys.
+        keys, values: tensors (batch, heads that queries' heads share, some of the keys, dims).
+        mask: booleans that expand to (batch, heads, queries, all keys), true for keys that do not count; or None.
+        bias: float32 or booleans that expand to the same; or None.
+        safe: zeros for queries that no key counts for, as torch's call has them; NaN otherwise, as softmax has it.
+        change: a function of Triton's of scores and the bias, or None.
+    """
     batch, heads, queries, dims = q.shape
-    keys = k.shape[2]
-    q, k, v = (one if one.stride(3) == 1 else one.contiguous() for one in (q, k, v))
-    size, step = max(16, triton.next_power_of_2(dims)), 64 if dims <= 128 else 32
-    length = -(-keys // (_chunks(q.device, batch * heads, keys) * step)) * step
-    chunks = -(-keys // length)
-    fits = empty_scales(chunks, batch * heads, queries, q.device)
-    parts = sums = out
-    if chunks > 1:
-        parts, sums = out.new_empty(chunks * out.numel()), out.new_empty(2 * chunks * batch * heads * queries)
-    places = (0, 0, 0, 0) if mask is None else mask.expand(batch, heads, queries, keys).stride()
+    shared, group = keys[0].shape[1], heads // keys[0].shape[1]
+    size = max(16, triton.next_power_of_2(dims))
+    step, warps = (64, 4) if size <= 128 else (32, 8)
+    q = q if q.stride(3) == 1 else q.contiguous()
+    pieces, chunks, first = [], 0, 0
+    sizes = (batch, heads, queries, sum(k.shape[2] for k in keys))
+    beside = [None if one is None else in_bytes(out, one.expand(sizes)) for one in (mask, bias)]
+    for k, v in zip(keys, values, strict=True):
+        count = k.shape[2]
+        if count:
+            k, v = (one if one.stride(3) == 1 else one.contiguous() for one in (k, v))
+            here = [None if one is None else one.narrow(3, first, count) for one in beside]
+            length = -(-count // (_chunks(q.device, batch * shared, count) * step)) * step
+            pieces.append((k, v, here, length, chunks))
+            chunks += -(-count // length)
+            first += count
+    parts = out.new_empty((chunks, batch * shared, group * queries, dims))
+    sums = out.new_empty((chunks, batch * shared, group * queries, 3))
+    for exact in (False, True):
+        for k, v, here, length, chunk in pieces:
+            strides = [(0, 0, 0, 0) if one is None else one.stride() for one in here]
+            launch(
+                _stream, (batch * shared, -(-k.shape[2] // length)),
+                (q, k, v, *(out if one is None else one for one in here), parts[chunk:], sums[chunk:]),
+                (shared, group, queries, k.shape[2], dims, scale, length, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *strides[0], *strides[1]),
+                HAS_MASK=mask is not None, HAS_BIAS=bias is not None, CHANGE=change, EXACT=exact, ROWS=MOST_ROWS, KEYS=step, DIMS=size,
+                num_warps=warps, num_stages=1,
+            )  # fmt: skip
     launch(
-        _stream, (batch * heads, chunks), (q, k, v, in_bytes(out, mask), fits, parts, sums, out),
-        (heads, queries, keys, dims, scale, length, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *places, *out.stride()[:3]),
-        HAS_MASK=mask is not None, SAFE=safe, IN_CHUNKS=chunks > 1, QUERIES=MOST_QUERIES, KEYS=step, DIMS=size,
-        num_warps=4 if size <= 128 else 8, num_stages=1,
+        _join_chunks, (batch * shared,), (parts, sums, out),
+        (shared, group, queries, dims, chunks, *out.stride()[:3]),
+        SAFE=safe, ROWS=MOST_ROWS, DIMS=size, num_warps=4,
     )  # fmt: skip
-    if chunks > 1:
-        launch(
-            _join_chunks, (batch * heads,), (parts, sums, out), (heads, queries, dims, chunks, *out.stride()[:3]),
-            SAFE=safe, QUERIES=MOST_QUERIES, DIMS=size, num_warps=4,
-        )  # fmt: skip
-    return attend_exactly(q, k, v, (fits, fits, fits), chunks, mask, scale, False, safe, None, out)
+    return out

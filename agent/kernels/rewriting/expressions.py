@@ -24,7 +24,7 @@ def number(given: Any) -> str | None:
 def is_pointwise(node: torch.fx.Node) -> bool:
     """Whether `expression` knows the operation."""
     name = operation(node)
-    return name in ("leaky_relu", "dropout", *_OF_TRUTH, *_BINARY, *_ENDS, *_UNARY)
+    return name in ("leaky_relu", "dropout", "to", *_OF_TRUTH, *_BINARY, *_ENDS, *_UNARY)
 
 
 def expression(node: torch.fx.Node, name_of: Names) -> str | None:
@@ -40,6 +40,8 @@ def expression(node: torch.fx.Node, name_of: Names) -> str | None:
         return None
     if name == "dropout":
         return name_of(given["input"]) if given["train"] is False else None
+    if name == "to":  # of the same type
+        return name_of(given["self"])
     return pointwise(node, name_of)
 
 
@@ -95,6 +97,10 @@ _ENDS: dict[str, tuple[Any, Any]] = {
 }
 _SIX = "tl.where({x} < -3.0, 0.0, tl.where({x} > 3.0, 6.0, {x} + 3.0))"
 _E = "tl.exp({x}) * (tl.exp({x}) + 2.0)"
+#: tanh(x): where exponentials would cancel, its series.
+_T = "{x} * {x}"
+_SERIES = f"{{x}} * (1.0 - {_T} * (0.3333333333333333 - {_T} * (0.13333333333333333 - {_T} * (0.05396825396825397 - {_T} * 0.021869488536155203))))"
+_FAR = "(1.0 - 2.0 / (tl.exp(2.0 * tl.abs({x})) + 1.0))"
 _UNARY = {
     "clone": "{x}",
     "detach": "{x}",
@@ -108,6 +114,7 @@ _UNARY = {
     "neg": "-{x}",
     "exp": "tl.exp({x})",
     "abs": "tl.abs({x})",
+    "tanh": f"tl.where(tl.abs({{x}}) < 0.25, {_SERIES}, tl.where({{x}} < 0.0, -{_FAR}, {_FAR}))",
 }
 
 

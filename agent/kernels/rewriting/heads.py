@@ -27,12 +27,10 @@ def shared_heads(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | 
     given = arguments_of(node)
     key, value = given["key"], given["value"]
     if not given["enable_gqa"]:
-        # What is repeated is a copy, which may be written to.
-        if is_written_between(key, node) or is_written_between(value, node):
+        shared = repeated_once(key, node), repeated_once(value, node)
+        if shared[0] is key or shared[1] is value:
             return None
-        key, value = _shared(key), _shared(value)
-        if key is None or value is None:
-            return None
+        key, value = shared
     q, k, v, mask = (value_of(one) for one in (given["query"], key, value, given["attn_mask"]))
     if (
         given["is_causal"]
@@ -79,6 +77,12 @@ def shared_heads(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | 
         weights = add_call(graph, aten.reshape.default, weights, [batch, key_heads, group * queries, keys])
         out = add_call(graph, aten.matmul.default, weights, value)
         return add_call(graph, aten.reshape.default, out, [batch, heads, queries, v.shape[3]])
+
+
+def repeated_once(node: Any, user: Any) -> Any:
+    """The keys or values of which these are a copy with heads repeated, if they are, and no operation writes before ``user``."""
+    source = None if is_written_between(node, user) else _shared(node)
+    return node if source is None else source
 
 
 def _shared(node: Any) -> Any:

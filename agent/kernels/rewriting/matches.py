@@ -26,8 +26,6 @@ from agent.kernels.rewriting.weights import weights_of
 LONG_ROW = 8192
 #: Of a head. With fewer, attention is a matter of launches.
 LEAST_SCORES = 1 << 16
-#: Elements of all keys; with fewer, reading them for a few queries is a matter of launches, too.
-LEAST_KEYS = 1 << 22
 
 
 def made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None] | None:
@@ -139,9 +137,7 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
     kinds = (torch.bool, torch.float32) if element else (torch.bool,)
     if excluded is not None and (value_of(excluded).dtype not in kinds or value_of(excluded).dim() > 4):
         return None
-    is_long = hint(each[0].shape[2]) * hint(each[1].shape[2]) >= LEAST_SCORES
-    # The compiler fuses what is written out with its neighbors, but not torch's call.
-    if not is_long and not (safe and math.prod(map(hint, each[1].shape)) >= LEAST_KEYS):
+    if hint(each[0].shape[2]) * hint(each[1].shape[2]) < LEAST_SCORES:
         return None
     alike = [one.shape[:2] + one.shape[3:] for one in each]
     if not alike[0] == alike[1] == alike[2]:

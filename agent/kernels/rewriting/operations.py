@@ -22,6 +22,9 @@ _LIBRARY.define("scan(Tensor x, Tensor? y, int dim, str joined, str first) -> Te
 _LIBRARY.define(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? excluded, float? scale, bool causal, bool safe, str element) -> Tensor"
 )
+_LIBRARY.define(
+    "decoding(Tensor q, Tensor[] keys, Tensor[] values, Tensor? excluded, Tensor? bias, float? scale, bool safe, str change) -> Tensor"
+)
 _LIBRARY.define("distances(Tensor x, Tensor z, bool euclid) -> Tensor")
 _LIBRARY.define("ranked(Tensor x, int rank, bool nan_wins) -> Tensor")
 _LIBRARY.define("scatter(Tensor out, Tensor index, Tensor x, str kind) -> Tensor")
@@ -97,6 +100,20 @@ def _attention(
     element: str,
 ) -> torch.Tensor:
     return q.new_empty((*q.shape[:3], v.shape[3]))
+
+
+@torch.library.register_fake("kernelwright::decoding", lib=_LIBRARY)
+def _decoding(
+    q: torch.Tensor,
+    keys: list[torch.Tensor],
+    values: list[torch.Tensor],
+    excluded: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    scale: float | None,
+    safe: bool,
+    change: str,
+) -> torch.Tensor:
+    return q.new_empty((*q.shape[:3], values[0].shape[3]))
 
 
 @torch.library.register_fake("kernelwright::distances", lib=_LIBRARY)

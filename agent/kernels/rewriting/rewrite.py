@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from agent.kernels.rewriting.bags import bag_sums
+from agent.kernels.rewriting.decoding import decoding
 from agent.kernels.rewriting.epilogues import joins, pointwise_after
 from agent.kernels.rewriting.exchanges import exchanged
 from agent.kernels.rewriting.gathers import gathered_product
@@ -29,7 +30,7 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
         if node.op != "call_function":
             continue
         rules = (
-            merged, steady_norm, mean_of_norm, bag_sums, scattering, shared_heads, packed_linear, gathered_product, short_convolution,
+            merged, steady_norm, mean_of_norm, bag_sums, scattering, decoding, shared_heads, packed_linear, gathered_product, short_convolution,
             sums_of_many,
         )  # fmt: skip
         better = next((new for rule in rules if (new := rule(graph.graph, node)) is not None), None)

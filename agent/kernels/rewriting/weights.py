@@ -1,4 +1,4 @@
-"""Attention whose weights are a pointwise function of the scores in place of a softmax: ReLU, a decay, gates."""
+"""The weights of an attention: pointwise operations on scores, of a softmax's argument or in place of one: ReLU, a decay, gates, caps."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from agent.kernels.rewriting.expressions import expression, is_pointwise, number
 from agent.kernels.rewriting.nodes import is_operation, is_written_between, same_sizes, value_of
 
 
-def weights_of(node: torch.fx.Node) -> tuple[Any, Any, str] | None:
-    """Scores, a tensor that expands to their shape or None, and text of the weights that ``node`` multiplies with values.
-
-    The text has statements, of which the last is an expression, on a score `x` and the tensor's element `m`; None for other products.
-    """
-    weights: Any = node.args[0]
-    value = value_of(weights)
-    if not isinstance(value, torch.Tensor) or value.dim() != 4 or value.dtype != torch.float32:
-        return None
+def product_before(weights: Any) -> torch.fx.Node | None:
+    """The one product of two tensors from which pointwise operations compute these; None where there is none, or another."""
     left, seen, products = [weights], set[torch.fx.Node](), set[torch.fx.Node]()
     while left:
         one = left.pop()
         if one in seen:
             continue
-        if is_operation(one, "matmul") and same_sizes(value_of(one), value):
-            products.add(one)
+        if is_operation(one, "matmul") or is_operation(one, "einsum"):
+            if same_sizes(value_of(one), value_of(weights)):
+                products.add(one)
         elif is_pointwise(one):
             seen.add(one)
             left += one.all_input_nodes
-    if len(products) != 1:
-        return None
-    scores = products.pop()
+    return products.pop() if len(products) == 1 else None
+
+
+def change_between(scores: Any, weights: Any, user: Any) -> tuple[Any, str] | None:
+    """A tensor that expands to the shape of scores or None, and text that computes weights of both, which ``user`` alone uses.
+
+    The text has statements, of which the last is an expression, on a score `x` and the tensor's element `m`; empty where weights are
+    the scores. None where something else uses one of them, or operations are not known.
+    """
     between = [scores]
-    for one in node.graph.nodes:
-        if one in seen and any(each in between for each in one.all_input_nodes):
+    for one in scores.graph.nodes:
+        if is_pointwise(one) and any(each in between for each in one.all_input_nodes):
             between.append(one)
-    alone = all(user is node or user in between for one in between for user in one.users)
-    if weights not in between[1:] or not alone or is_written_between(scores, node):
+            if one is weights:
+                break
+    alone = all(each is user or each in between for one in between for each in one.users)
+    if weights not in between or not alone or is_written_between(scores, user):
         return None
     names, others, statements = {scores: "x"}, list[torch.fx.Node](), list[str]()
 
@@ -50,7 +52,7 @@ def weights_of(node: torch.fx.Node) -> tuple[Any, Any, str] | None:
         if (
             not isinstance(other, torch.Tensor)
             or other.dtype not in (torch.bool, torch.float32)
-            or other.device != value.device
+            or other.device != value_of(scores).device
             or others not in ([], [given])
         ):
             return None
@@ -63,4 +65,17 @@ def weights_of(node: torch.fx.Node) -> tuple[Any, Any, str] | None:
             return None
         names[one] = f"t{len(statements)}"
         statements.append(f"{names[one]} = {text}")
-    return scores, (*others, None)[0], "; ".join([*statements, names[weights]])
+    return (*others, None)[0], "; ".join([*statements, names[weights]]) if statements else ""
+
+
+def weights_of(node: torch.fx.Node) -> tuple[Any, Any, str] | None:
+    """Scores, and as `change_between` what makes of them the weights that ``node`` multiplies with values; None for other products."""
+    weights: Any = node.args[0]
+    value = value_of(weights)
+    if not isinstance(value, torch.Tensor) or value.dim() != 4 or value.dtype != torch.float32:
+        return None
+    scores = product_before(weights)
+    if scores is None or scores is weights or not is_operation(scores, "matmul"):
+        return None
+    found = change_between(scores, weights, node)
+    return found and (scores, *found)

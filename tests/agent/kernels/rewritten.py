@@ -14,7 +14,7 @@ import json, torch, reference, rewriting
 from types import SimpleNamespace
 from torch.fx.experimental.proxy_tensor import make_fx
 from agent.kernels.gpu import calls
-tl = SimpleNamespace(where=lambda at, a, b: torch.where(at, torch.tensor(a), torch.tensor(b)), sigmoid=torch.sigmoid, erf=torch.erf, exp=torch.exp)
+tl = SimpleNamespace(where=lambda at, a, b: torch.where(at, torch.tensor(a), torch.tensor(b)), sigmoid=torch.sigmoid, erf=torch.erf, exp=torch.exp, abs=torch.abs)
 
 def convolution(*given):
     *given, after, a, b = given
@@ -34,6 +34,17 @@ def attention(q, k, v, excluded, scale, causal, safe, element):
         exec(statement, names)
     return names[result] @ v
 
+def decoding(q, keys, values, excluded, bias, scale, safe, change):
+    if safe or not change:
+        return calls.library_decoding(q, keys, values, excluded, bias, scale, safe, None)
+    names = {"x": (q @ torch.cat(keys, 2).transpose(2, 3)) * scale, "m": bias, "tl": tl}
+    *statements, result = change.split("; ")
+    for statement in statements:
+        exec(statement, names)
+    scores = names[result] if excluded is None else names[result].masked_fill(excluded, -torch.inf)
+    return scores.softmax(-1) @ torch.cat(values, 2)
+
+rewriting._LIBRARY.impl("decoding", decoding, "CPU")
 rewriting._LIBRARY.impl("convolution", convolution, "CPU")
 rewriting._LIBRARY.impl("attention", attention, "CPU")
 for name in ("max_pool", "distances", "ranked", "top", "running_logsumexp", "scatter", "count", "sums"):

@@ -177,7 +177,15 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "attention, streamed": (
         streamed._stream,
-        {"HAS_MASK": True, "SAFE": True, "IN_CHUNKS": True, "QUERIES": 16, "KEYS": 64, "DIMS": 64},
+        {
+            "HAS_MASK": True,
+            "HAS_BIAS": True,
+            "CHANGE": _relu_of,
+            "EXACT": False,
+            "ROWS": 16,
+            "KEYS": 64,
+            "DIMS": 64,
+        },
         {},
         {"num_warps": 4, "num_stages": 1},
     ),

@@ -194,15 +194,6 @@ def attend(name, batch, heads, queries, keys, dims, causal=False, masked=False, 
     if masked and change is None:  # torch's call has zeros for a row without keys
         exact = run(q.double(), k.double(), v.double()).nan_to_num(0.0)
         compare(name + ", safe", attention.attention(q, k, v, excluded, scale, causal, True, out), exact, exact.float())
-    if causal or queries > 16:
-        return
-    for chunks in (1, 3):
-        streamed._chunks = lambda *_: chunks
-        out = torch.full((batch, heads, queries, dims), 7.0)
-        streamed.streamed_attention(q, k, v, excluded, scale, False, out)
-        compare(f"{name}, {chunks} chunks", out, run(q.double(), k.double(), v.double()), run(q, k, v))
-        if masked and change is None:
-            compare(name + ", safe", streamed.streamed_attention(q, k, v, excluded, scale, True, out), exact, exact.float())
 
 def special(q, k, v):
     q[0, 0, 3, 2], k[0, 1, 5, 1], v[1, 0, 7, 3] = float("inf"), float("nan"), -float("inf")
@@ -216,10 +207,6 @@ def shared(q, k, v):
 
 attend("large scores, near one another", 1, 2, 160, 128, 64, change=shared)
 attend("large heads", 1, 1, 20, 300, 136)
-attend("few queries", 2, 2, 5, 150, 40)
-attend("few queries, masked", 1, 3, 16, 140, 16, masked=True)
-attend("few queries, inf and nan", 2, 2, 9, 140, 64, masked=True, change=special)
-attend("few queries, large scores", 1, 2, 5, 128, 64, change=shared)
 
 def weigh(name, batch, heads, queries, keys, dims, element, run_element, mask=None, change=None):
     q = torch.randn(batch, queries, heads, dims).transpose(1, 2)
@@ -236,6 +223,7 @@ def weigh(name, batch, heads, queries, keys, dims, element, run_element, mask=No
 
 functions = "import triton\\nimport triton.language as tl\\n"
 functions += function_text("relu", "t0 = tl.where((m != 0), 0.0, x); tl.where(t0 < 0.0, 0.0, t0)", "x, m")
+functions += function_text("capped", "t0 = x / 5.0; t1 = tl.exp(t0); t2 = 5.0 * t1; t2 - m", "x, m")
 functions += function_text("decay", "x * m", "x, m") + function_text("squared", "x * x * 1e-3", "x, m")
 open("functions.py", "w").write(functions)
 import functions
@@ -244,6 +232,42 @@ weigh("decay", 1, 3, 40, 40, 16, functions.decay, lambda x, m: x * m, torch.rand
 weigh("squares", 1, 2, 33, 50, 40, functions.squared, lambda x, m: x * x * 1e-3)
 weigh("squares, inf and nan", 2, 2, 20, 40, 16, functions.squared, lambda x, m: x * x * 1e-3, change=special)
 weigh("squares beyond the scales", 1, 1, 20, 40, 16, functions.squared, lambda x, m: x * x * 1e-3, change=lambda q, k, v: q[0, 0, 3].mul_(1e15))
+
+def decode(name, batch, heads, queries, pieces, dims, group=1, masked=False, biased=False, change=None):
+    q = torch.randn(batch, queries, heads * group, dims).transpose(1, 2)
+    k, v = torch.randn(2, batch, heads, sum(pieces), dims)
+    if change:
+        change(q, k, v)
+    mask = bias = None
+    if masked:
+        mask = torch.rand(batch, 1, queries, sum(pieces)) > 0.7
+        mask[..., pieces[0] // 2 :] |= torch.rand(sum(pieces) - pieces[0] // 2) > 0.2  # of many, nobody wants the keys
+        mask[-1, :, 2] = True  # a row without keys is NaN
+    if biased:
+        bias = 40 * torch.rand(heads * group, 1, sum(pieces))
+    def run(q, k, v):
+        scores = (q @ k.repeat_interleave(group, 1).transpose(2, 3)) * 0.2
+        scores = 5.0 * torch.exp(scores / 5.0) - bias if biased else scores
+        scores = scores.masked_fill(mask, -torch.inf) if masked else scores
+        return scores.softmax(-1) @ v.repeat_interleave(group, 1)
+    exact, theirs = run(q.double(), k.double(), v.double()), run(q, k, v)
+    for chunks in (1, 3):
+        streamed._chunks = lambda *_: chunks
+        for safe in (False, True)[: 2 if change is None else 1]:
+            out = torch.full((batch, queries, heads * group, dims), 7.0).transpose(1, 2)
+            more = mask, bias, 0.2, safe, functions.capped if biased else None, out
+            streamed.streamed_attention(q, k.split(pieces, 2), v.split(pieces, 2), *more)
+            wanted = [one.nan_to_num(0.0) if safe else one for one in (exact, theirs)]
+            compare(f"{name}, {chunks} chunks, safe {safe}", out, *wanted)
+
+decode("few queries", 2, 2, 5, [150], 40)
+decode("few queries, masked", 1, 3, 16, [140], 16, masked=True)
+decode("few queries, inf and nan", 2, 2, 9, [140], 64, masked=True, change=special)
+decode("few queries, large scores", 1, 2, 5, [128], 64, change=shared)
+decode("shared keys in pieces", 2, 2, 3, [129, 1, 70], 24, group=5, masked=True)
+decode("shared keys, inf and nan in pieces", 2, 2, 4, [100, 90], 16, group=2, change=special)
+decode("capped, with a bias", 2, 2, 1, [300, 1], 64, group=4, biased=True)
+decode("capped, with a bias, masked, scores beyond the limit", 2, 2, 3, [150], 16, group=2, masked=True, biased=True, change=lambda q, k, v: q[1, 0, 1].mul_(60.0))
 attend("large heads, an infinite value", 1, 1, 20, 40, 136, change=lambda q, k, v: v[0, 0, 3, 130:131].fill_(torch.inf))
 print(json.dumps(found))
 """

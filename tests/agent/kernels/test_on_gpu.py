@@ -187,12 +187,45 @@ def test_attention_of_few_queries_is_as_accurate_as_torch(queries: int, dims: in
     torch_s = F.scaled_dot_product_attention(q, k, v, counts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(F, "scaled_dot_product_attention", lambda *_, **__: pytest.fail("torch's was called"))
-        got = calls.library_attention(q, k, v, excluded if masked else None, None, False, True)
+        more = (None, None, True, None)
+        got = calls.library_decoding(q, [k], [v], excluded if masked else None, *more)
         k[0, 1, 77, 3], v[2, 3, 5, 6] = torch.nan, torch.inf
-        special = calls.library_attention(q, k, v, None, None, False, True)
+        special = calls.library_decoding(q, [k], [v], None, *more)
     assert error(got, exact) <= 2 * error(torch_s, exact)
     exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double()).float()
     torch.testing.assert_close(special, exact, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@triton.jit
+def _capped(x, m):  # type: ignore[no-untyped-def]
+    return 5.0 * tl.sigmoid(x / 5.0) - m
+
+
+@pytest.mark.parametrize("capped", [False, True])
+def test_queries_share_heads_of_keys_that_lie_in_pieces(capped: bool) -> None:
+    from agent.kernels.gpu import calls, streamed
+
+    torch.manual_seed(0)
+    q = torch.randn(4, 32, 1, 128, device="cuda")
+    pieces = [torch.randn(2, 4, 8, count, 128, device="cuda") for count in (4097, 1)]
+    (keys, values) = ([one[at] for one in pieces] for at in (0, 1))
+    excluded = (
+        torch.arange(4098, device="cuda")
+        >= torch.tensor([1, 700, 4098, 3000], device="cuda")[:, None, None, None]
+    )
+    keys[0][1, :, 900] = torch.nan  # excluded
+    bias = 100 * torch.rand(32, 1, 4098, device="cuda") if capped else None
+
+    def run(kind: torch.dtype) -> torch.Tensor:
+        k, v = (torch.cat(one, 2).to(kind).repeat_interleave(4, 1) for one in (keys, values))
+        scores = (q.to(kind) @ k.transpose(2, 3)) * 0.2
+        scores = scores if bias is None else 5 * torch.sigmoid(scores / 5) - bias
+        return scores.masked_fill(excluded, -torch.inf).softmax(-1) @ v
+
+    assert streamed.streaming_applies(q, keys, values) and streamed.streaming_pays(keys)
+    more = (bias, 0.2, not capped, _capped if capped else None)
+    got = calls.library_decoding(q, keys, values, excluded, *more)
+    assert error(got, run(torch.float64)) <= 2 * error(run(torch.float32), run(torch.float64))
 
 
 @triton.jit
