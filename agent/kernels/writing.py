@@ -44,6 +44,7 @@ _REWRITING = (
     "taps.py",
     "heads.py",
     "lists.py",
+    "elements.py",
     "packed.py",
     "expressions.py",
     "epilogues.py",
@@ -60,13 +61,14 @@ _CALL = re.compile(
 _TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}
 #: Names and parameters of the functions that calls are given: pointwise operations after a convolution, elements of packed weights,
-#: states of a scan, whose text begins with their parameters, weights or scores of an attention.
+#: weights of an attention; states of a scan, and scores, keys and values of an attention of few queries, whose texts begin with their
+#: parameters.
 _FUNCTIONS = {
     "convolution": ("_after", "x, a, b"),
     "packed": ("_element", "row, j, first, there, row_there, p0, p1, p2, p3"),
     "scan": ("_state", ""),
     "attention": ("_weight", "x, m"),
-    "decoding": ("_score", "x, m"),
+    "decoding": ("_part", ""),
 }
 
 

@@ -20,7 +20,7 @@ from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.scans import running_logsumexp, scan
 from agent.kernels.gpu.scatters import count_applies, count_values, scatter, scatter_applies
-from agent.kernels.gpu.streamed import streamed_attention, streaming_applies, streaming_pays
+from agent.kernels.gpu.streamed import Computed, streamed_attention, streaming_applies, streaming_pays
 from agent.kernels.gpu.thin import MOST_THIN, thin_pays, thin_products
 from agent.kernels.gpu.tiny import tiny_pays, tiny_products
 from agent.kernels.gpu.windows import windows, windows_apply
@@ -239,18 +239,23 @@ def library_attention(q, k, v, excluded, scale, causal, safe=False, element=None
     return (torch.softmax(scores, -1) @ v).contiguous()
 
 
-def library_decoding(q, keys, values, excluded, bias, scale, safe, change):
+def library_decoding(q, keys, values, excluded, bias, scale, safe, change, key=None, value=None, sizes=()):
     """softmax(change(scale * q k^T, bias)) v of few queries, without the keys that are excluded; keys and values may lie in several tensors.
 
     Args:
         scale: the head's size to the power of -1/2 if not given.
         safe: torch's call: zeros for queries without keys, and heads that share keys; the change adds the bias.
+        key, value: compute keys and values of these sizes from the tensors that are given for them, see `Computed`; or None.
     """
+    if key is not None:
+        keys, values = [Computed(keys, key, sizes)], [Computed(values, value, sizes)]
     is_ours = streaming_applies(q, keys, values) and streaming_pays(keys) and on_hopper(q.device)
     if is_ours and not torch.backends.cuda.matmul.allow_tf32:
         scale = q.shape[3] ** -0.5 if scale is None else scale
         out = q.new_empty(q.shape)
         return streamed_attention(q, keys, values, excluded, bias, scale, safe, change, out)
+    if key is not None:
+        keys, values = [keys[0].tensor()], [values[0].tensor()]
     k, v = (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2) for pieces in (keys, values))
     if safe:
         mask = bias if excluded is None else excluded.logical_not()

@@ -27,15 +27,65 @@ def _in_parts(x, AXIS: tl.constexpr):
     return high, low, power_of_two(exponent - 13), tl.min(fits.to(tl.int32), axis=0)
 
 
+@triton.jit
+def _rows(batch, head, key, dim, there, end, p0, p1, p2, p3, at, ELEMENT: tl.constexpr):
+    """Some keys or values of one head: at these places, or computed."""
+    if ELEMENT is None:
+        return tl.load((p0 + at)[:, None] + dim[None, :], mask=there, other=0.0)
+    else:
+        x = ELEMENT(batch, head, key[:, None], dim[None, :], there, (key < end)[:, None], p0, p1, p2, p3)
+        return tl.where(there, x, 0.0)
+
+
+class Computed:
+    """Keys or values (batch, heads, keys, dims) that a kernel computes where it needs them.
+
+    Args:
+        sources: up to four tensors.
+        element: a function of Triton's of batch, head, key (KEYS, 1), place (1, DIMS), masks of both sizes and four pointers.
+    """
+
+    def __init__(self, sources, element, shape):
+        self.sources, self.element, self.shape = list(sources), element, torch.Size(shape)
+
+    def tensor(self):
+        """All of them in memory."""
+        batch, heads, keys, dims = self.shape
+        out = torch.empty(self.shape, dtype=torch.float32, device=self.sources[0].device)
+        if out.numel():
+            launch(
+                _write_rows, (batch * heads, -(-keys // 64)), (*_four(self.sources), out), (heads, keys, dims),
+                ELEMENT=self.element, KEYS=64, DIMS=triton.next_power_of_2(dims),
+            )  # fmt: skip
+        return out
+
+
+def _four(sources):
+    return [*sources, *[sources[0]] * (4 - len(sources))]
+
+
+@triton.jit
+def _write_rows(
+    p0, p1, p2, p3, out_ptr, heads, keys, dims, ELEMENT: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr
+):
+    """Computed keys or values of one head."""
+    batch, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
+    key, dim = tl.program_id(1) * KEYS + tl.arange(0, KEYS), tl.arange(0, DIMS)
+    there = (key < keys)[:, None] & (dim < dims)[None, :]
+    x = _rows(batch, head, key, dim, there, keys, p0, p1, p2, p3, 0, ELEMENT)
+    at = (tl.program_id(0).to(tl.int64) * keys + key)[:, None] * dims + dim[None, :]
+    tl.store(out_ptr + at, x, mask=there)
+
+
 @triton.jit(do_not_specialize=["group", "queries", "keys", "length"])
-def _stream(q_ptr, k_ptr, v_ptr, mask_ptr, bias_ptr, part_ptr, sums_ptr, heads, group, queries, keys, dims, scale, length,
+def _stream(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr, part_ptr, sums_ptr, heads, group, queries, keys, dims, scale, length,
             q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
             mask_batch, mask_head, mask_row, mask_col, bias_batch, bias_head, bias_row, bias_col,
-            HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, CHANGE: tl.constexpr, EXACT: tl.constexpr,
+            KEY: tl.constexpr, VALUE: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, CHANGE: tl.constexpr, EXACT: tl.constexpr,
             ROWS: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr):  # fmt: skip
     """The queries that share a head of keys, over a chunk of them: for each row its largest score, the weights' sum, and a mark.
 
-    EXACT: by float32 multiply-adds, where the mark says that no scale holds the values or that scores are too large.
+    KEY, VALUE: they compute keys and values of what lies at four pointers. EXACT: by float32 multiply-adds, where the mark says that no scale holds the values or that scores are too large.
     """
     all_heads, head, chunk = tl.num_programs(0), tl.program_id(0), tl.program_id(1)
     batch, shared = (head // heads).to(tl.int64), (head % heads).to(tl.int64)
@@ -56,8 +106,6 @@ def _stream(q_ptr, k_ptr, v_ptr, mask_ptr, bias_ptr, part_ptr, sums_ptr, heads, 
     weight = tl.zeros((ROWS,), dtype=tl.float32)
     extreme = tl.zeros((ROWS,), dtype=tl.float32)
     total = tl.zeros((ROWS, DIMS), dtype=tl.float32)
-    k_ptr += batch * k_batch + shared * k_head
-    v_ptr += batch * v_batch + shared * v_head
     mask_at = batch * mask_batch + of_head * mask_head + query * mask_row
     bias_at = batch * bias_batch + of_head * bias_head + query * bias_row
     for now in tl.range(first, end, KEYS):
@@ -72,8 +120,9 @@ def _stream(q_ptr, k_ptr, v_ptr, mask_ptr, bias_ptr, part_ptr, sums_ptr, heads, 
             wanted = (
                 inside & (tl.max(counts.to(tl.int32), axis=0) > 0)[:, None]
             )  # the others' scores do not matter
-        k = tl.load((k_ptr + far * k_row)[:, None] + dim[None, :], mask=wanted, other=0.0)
-        v = tl.load((v_ptr + far * v_row)[:, None] + dim[None, :], mask=inside, other=0.0)
+        k_at, v_at = batch * k_batch + shared * k_head, batch * v_batch + shared * v_head
+        k = _rows(batch, shared, key, dim, wanted, end, k_ptr, k1, k2, k3, k_at + far * k_row, KEY)
+        v = _rows(batch, shared, key, dim, inside, end, v_ptr, v1, v2, v3, v_at + far * v_row, VALUE)
         if EXACT:
             score = tl.dot(q, k.T, input_precision="ieee") * scale
         else:
@@ -148,11 +197,14 @@ def streaming_applies(q, keys, values):
     """Whether `streamed_attention` can compute with these."""
     (batch, heads, queries, dims), first = q.shape, keys[0]
     return (
-        all(one.is_cuda and one.dtype == torch.float32 and one.dim() == 4 for one in (q, *keys, *values))
+        all(
+            one.is_cuda and one.dtype == torch.float32 and one.dim() == 4
+            for one in _tensors(q, *keys, *values)
+        )
         and all(k.shape == v.shape for k, v in zip(keys, values, strict=True))
         and all(k.shape[:2] == first.shape[:2] and k.shape[3] == dims for k in keys)
         and first.shape[0] == batch
-        and min(q.numel(), max(k.numel() for k in keys)) > 0
+        and min(q.numel(), max(k.shape.numel() for k in keys)) > 0
         and heads % first.shape[1] == 0
         and heads // first.shape[1] * queries <= MOST_ROWS
         and 64 <= dims <= 256
@@ -160,10 +212,22 @@ def streaming_applies(q, keys, values):
     )
 
 
+def _tensors(*pieces):
+    return [one for one in pieces if not isinstance(one, Computed)]
+
+
 def streaming_pays(keys):
     """Whether `streamed_attention` is faster than torch's, which on an H200 reads keys and values at 1.35 TB/s, and this at 2.8."""
-    moved = 8 * sum(k.numel() for k in keys)
+    moved = 8 * sum(k.shape.numel() for k in keys)
     return with_launches(moved / 2.8e12, 2 * len(keys) + 1) < 0.95 * moved / 1.35e12
+
+
+def _source(piece):
+    """Of keys or values: four tensors, strides of the first three axes, and what computes them."""
+    if isinstance(piece, Computed):
+        return _four(piece.sources), (0, 0, 0), piece.element
+    piece = piece if piece.stride(3) == 1 else piece.contiguous()
+    return [piece] * 4, piece.stride()[:3], None
 
 
 def _chunks(device, heads, keys):
@@ -177,7 +241,7 @@ def streamed_attention(q, keys, values, mask, bias, scale, safe, change, out):
 
     Args:
         q: (batch, heads, queries, dims); up to `MOST_ROWS` queries share a head of keys.
-        keys, values: tensors (batch, heads that queries' heads share, some of the keys, dims).
+        keys, values: tensors (batch, heads that queries' heads share, some of the keys, dims), or one that is `Computed`.
         mask: booleans that expand to (batch, heads, queries, all keys), true for keys that do not count; or None.
         bias: float32 or booleans that expand to the same; or None.
         safe: zeros for queries that no key counts for, as torch's call has them; NaN otherwise, as softmax has it.
@@ -194,22 +258,22 @@ def streamed_attention(q, keys, values, mask, bias, scale, safe, change, out):
     for k, v in zip(keys, values, strict=True):
         count = k.shape[2]
         if count:
-            k, v = (one if one.stride(3) == 1 else one.contiguous() for one in (k, v))
+            pair = [_source(one) for one in (k, v)]
             here = [None if one is None else one.narrow(3, first, count) for one in beside]
             length = -(-count // (_chunks(q.device, batch * shared, count) * step)) * step
-            pieces.append((k, v, here, length, chunks))
+            pieces.append((pair, count, here, length, chunks))
             chunks += -(-count // length)
             first += count
     parts = out.new_empty((chunks, batch * shared, group * queries, dims))
     sums = out.new_empty((chunks, batch * shared, group * queries, 3))
     for exact in (False, True):
-        for k, v, here, length, chunk in pieces:
+        for (k, v), count, here, length, chunk in pieces:
             strides = [(0, 0, 0, 0) if one is None else one.stride() for one in here]
             launch(
-                _stream, (batch * shared, -(-k.shape[2] // length)),
-                (q, k, v, *(out if one is None else one for one in here), parts[chunk:], sums[chunk:]),
-                (shared, group, queries, k.shape[2], dims, scale, length, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *strides[0], *strides[1]),
-                HAS_MASK=mask is not None, HAS_BIAS=bias is not None, CHANGE=change, EXACT=exact, ROWS=MOST_ROWS, KEYS=step, DIMS=size,
+                _stream, (batch * shared, -(-count // length)),
+                (q, *k[0], *v[0], *(out if one is None else one for one in here), parts[chunk:], sums[chunk:]),
+                (shared, group, queries, count, dims, scale, length, *q.stride()[:3], *k[1], *v[1], *strides[0], *strides[1]),
+                KEY=k[2], VALUE=v[2], HAS_MASK=mask is not None, HAS_BIAS=bias is not None, CHANGE=change, EXACT=exact, ROWS=MOST_ROWS, KEYS=step, DIMS=size,
                 num_warps=warps, num_stages=1,
             )  # fmt: skip
     launch(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from agent.kernels.rewriting.elements import Element
 from agent.kernels.rewriting.heads import repeated_once
 from agent.kernels.rewriting.nodes import (
     add_call,
@@ -19,15 +20,18 @@ from agent.kernels.rewriting.nodes import (
     operation,
     same_sizes,
     value_of,
+    writes,
 )
 from agent.kernels.rewriting.weights import change_between, product_before
 
 #: Queries that share a head of keys, see `agent.kernels.gpu.streamed`.
-MOST_ROWS = 16
+MOST_STREAMED = 16
 #: Elements of all keys; with fewer, reading them is a matter of launches.
 LEAST_KEYS = 1 << 22
 #: Tensors in which keys may lie.
 MOST_PIECES = 4
+#: Parameters of functions that change scores and that compute keys or values.
+CHANGE, ELEMENT = "x, m", "batch, head, row, j, there, row_there, p0, p1, p2, p3"
 #: Of `torch.matmul`, as an equation of `torch.einsum`.
 MATMUL = "bhqd,bhdk->bhqk"
 
@@ -74,7 +78,7 @@ def _attended(
     if (
         not all(isinstance(size, int) for size in (heads, few[1], dims)) or heads % few[1] or (str(batch), dims) != (str(few[0]), few[3])
         or not same_sizes(*values[1:]) or (not is_call and few[1] != heads) or not 64 <= dims <= 256 or dims % 8
-        or heads // few[1] * hint(queries) > MOST_ROWS or math.prod(map(hint, few)) < LEAST_KEYS
+        or heads // few[1] * hint(queries) > MOST_STREAMED or math.prod(map(hint, few)) < LEAST_KEYS
     ):  # fmt: skip
         return None
     if excluded is not None and is_call:  # torch's mask says which keys count
@@ -87,7 +91,47 @@ def _attended(
         keys, their_values = [k], [v]
     with graph.inserting_before(node):
         target = torch.ops.kernelwright.decoding.default
-        return add_call(graph, target, q, keys, their_values, excluded, bias, scale, is_call, text)
+        of_key, of_value, sizes = "", "", list[Any]()
+        made, made_values = _computed(graph, k), _computed(graph, v)
+        if made is not None and made_values is not None:
+            (keys, of_key), (their_values, of_value), sizes = made, made_values, list(few)
+        text = f"{CHANGE}: {text}" if text else ""
+        return add_call(
+            graph,
+            target,
+            q,
+            keys,
+            their_values,
+            excluded,
+            bias,
+            scale,
+            is_call,
+            text,
+            of_key,
+            of_value,
+            sizes,
+        )
+
+
+def _computed(graph: torch.fx.Graph, wanted: Any) -> tuple[list[Any], str] | None:
+    """From which tensors a kernel computes keys or values that would be written to memory for it, and how; None where it cannot.
+
+    Such are int8 caches with scales, and pages that a table picks.
+    """
+    value = value_of(wanted)
+    if (
+        only_used(wanted) is None
+        or not all(isinstance(size, int) for size in value.shape)
+        or any(map(writes, graph.nodes))
+    ):
+        return None
+    element = Element(1, None)
+    result = element.of(wanted, ["batch", "head", "row", "k0"])
+    if result is None or not element.differ([result]) or not element.computes:
+        return None
+    if element.within:
+        result = f"tl.where({' & '.join(element.within)}, {result}, float('nan'))".replace("'", '"')
+    return list(element.sources), f"{ELEMENT}: {'; '.join([*element.statements, result])}"
 
 
 def _pieces(joined: Any, node: Any) -> list[Any]:
@@ -130,7 +174,7 @@ def _written_out(
         return None
     q, k, (of_q, of_k, of_scores) = inner
     summed = [axis for axis in of_q if axis in of_k and axis not in of_scores]
-    batch, head, query, key = of_scores
+    batch, head, query, key = list(of_scores)
     if (
         len(summed) != 1 or sorted(of_q) != sorted([batch, head, query, *summed]) or sorted(of_k) != sorted([batch, head, key, *summed])
         or of_weights[3] not in of_values or of_weights[3] in of_out or sorted(of_out) != sorted({*of_weights[:3], *of_values} - {of_weights[3]})
@@ -167,7 +211,7 @@ def _as_given(weights: Any) -> Any:
     return weights
 
 
-def _operands(node: torch.fx.Node) -> tuple[Any, Any, list[str]] | None:
+def _operands(node: Any) -> tuple[Any, Any, list[str]] | None:
     """A product's operands of four axes, and the letters of their axes and the result's."""
     pair = node.args[1] if operation(node) == "einsum" else node.args[:2]
     equation = str(node.args[0]).replace(" ", "") if operation(node) == "einsum" else MATMUL

@@ -23,7 +23,8 @@ _LIBRARY.define(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? excluded, float? scale, bool causal, bool safe, str element) -> Tensor"
 )
 _LIBRARY.define(
-    "decoding(Tensor q, Tensor[] keys, Tensor[] values, Tensor? excluded, Tensor? bias, float? scale, bool safe, str change) -> Tensor"
+    "decoding(Tensor q, Tensor[] keys, Tensor[] values, Tensor? excluded, Tensor? bias, float? scale, bool safe, str change, "
+    "str key, str value, int[] sizes) -> Tensor"
 )
 _LIBRARY.define("distances(Tensor x, Tensor z, bool euclid) -> Tensor")
 _LIBRARY.define("ranked(Tensor x, int rank, bool nan_wins) -> Tensor")
@@ -112,8 +113,11 @@ def _decoding(
     scale: float | None,
     safe: bool,
     change: str,
+    key: str,
+    value: str,
+    sizes: Any,
 ) -> torch.Tensor:
-    return q.new_empty((*q.shape[:3], values[0].shape[3]))
+    return q.new_empty(q.shape)
 
 
 @torch.library.register_fake("kernelwright::distances", lib=_LIBRARY)

@@ -34,11 +34,11 @@ def attention(q, k, v, excluded, scale, causal, safe, element):
         exec(statement, names)
     return names[result] @ v
 
-def decoding(q, keys, values, excluded, bias, scale, safe, change):
+def decoding(q, keys, values, excluded, bias, scale, safe, change, *computed):
     if safe or not change:
         return calls.library_decoding(q, keys, values, excluded, bias, scale, safe, None)
     names = {"x": (q @ torch.cat(keys, 2).transpose(2, 3)) * scale, "m": bias, "tl": tl}
-    *statements, result = change.split("; ")
+    *statements, result = change.removeprefix("x, m: ").split("; ")
     for statement in statements:
         exec(statement, names)
     scores = names[result] if excluded is None else names[result].masked_fill(excluded, -torch.inf)

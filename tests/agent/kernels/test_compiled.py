@@ -64,6 +64,12 @@ ATTENTION_TILES = {
 
 
 @triton.jit
+def _of_int8(batch, head, row, j, there, row_there, p0, p1, p2, p3):  # type: ignore[no-untyped-def]
+    x = tl.load(p0 + (batch * 8 + head) * 262144 + row * 64 + j, mask=there, other=0).to(tl.float32)
+    return x * tl.load(p1 + (batch * 8 + head) * 4096 + row, mask=row_there, other=0)
+
+
+@triton.jit
 def _relu_of(x, m):  # type: ignore[no-untyped-def]
     return tl.where(x * m < 0.0, 0.0, x * m)
 
@@ -85,6 +91,15 @@ def _four_bits(row, j, first, there, row_there, p0, p1, p2, p3):  # type: ignore
 SCAN = {"FIRST": None, "JOIN": follow, "ALONG": follow_along, "COUNT": 2, "Y_IS_FLAG": False}
 SOURCES = {"p0": "*u8", "p1": "*u8", "p2": "*fp32", "p3": "*fp32"}
 
+STREAMED = {
+    "HAS_MASK": True,
+    "HAS_BIAS": True,
+    "CHANGE": _relu_of,
+    "EXACT": False,
+    "ROWS": 16,
+    "KEYS": 64,
+    "DIMS": 64,
+}
 KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] = {
     "product": (
         products._multiply,
@@ -177,16 +192,15 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "attention, streamed": (
         streamed._stream,
-        {
-            "HAS_MASK": True,
-            "HAS_BIAS": True,
-            "CHANGE": _relu_of,
-            "EXACT": False,
-            "ROWS": 16,
-            "KEYS": 64,
-            "DIMS": 64,
-        },
-        {},
+        STREAMED | {"KEY": None, "VALUE": None},
+        dict.fromkeys(("k1", "k2", "k3", "v1", "v2", "v3"), "*fp32"),
+        {"num_warps": 4, "num_stages": 1},
+    ),
+    "attention of int8 keys": (
+        streamed._stream,
+        STREAMED | {"KEY": _of_int8, "VALUE": _of_int8},
+        dict.fromkeys(("k_ptr", "v_ptr", "k2", "k3", "v2", "v3"), "*i8")
+        | dict.fromkeys(("k1", "v1"), "*fp32"),
         {"num_warps": 4, "num_stages": 1},
     ),
     "attention of ReLU": (
@@ -344,7 +358,10 @@ ABOVE_8 = (
 #: Compiled for all three by day; at night all are.
 SAMPLE = ("few rows", "window", "sums of lists")
 #: Numbers that are multiples of 16 wherever the kernel is chosen and its rows are dense.
-ALIGNED = {"attention, streamed": ("dims", "k_row", "k_head", "k_batch", "v_row", "v_head", "v_batch")}
+ALIGNED = dict.fromkeys(
+    ("attention, streamed", "attention of int8 keys"),
+    ("dims", "k_row", "k_head", "k_batch", "v_row", "v_head", "v_batch"),
+)
 
 
 def compiled(
