@@ -22,14 +22,14 @@ LARGEST_SCORE = tl.constexpr(128.0)
 
 
 @triton.jit
-def exponentials(score, counts, largest, weight):
-    """A step of a softmax: exponentials of scores below their row's largest so far, what earlier ones fade by, and new sums and largest."""
+def exponentials(score, counts, largest):
+    """A step of a softmax: exponentials of scores below their row's largest so far, what earlier ones fade by, and the new largest."""
     score = tl.where(counts, score, float("-inf"))
     now = tl.maximum(largest, tl.max(score, axis=1))
     base = tl.where(now == float("-inf"), 0.0, now)
     p = tl.exp(score - base[:, None])
     faded = tl.where(largest == float("-inf"), 0.0, tl.exp(largest - base))
-    return p, faded, weight * faded + tl.sum(p, axis=1), now
+    return p, faded, now
 
 
 @triton.jit(do_not_specialize=["queries", "keys"])
@@ -79,7 +79,8 @@ def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, ma
         if ELEMENT is None:
             if HAS_MASK:
                 counts = counts & (masked == 0)
-            p, faded, weight, largest = exponentials(score, counts, largest, weight)
+            p, faded, largest = exponentials(score, counts, largest)
+            weight = weight * faded + tl.sum(p, axis=1)
             p *= 4096.0
             total *= faded[:, None]
         else:
@@ -162,7 +163,8 @@ def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, 
             if ELEMENT is None:
                 if HAS_MASK:
                     counts = counts & (masked == 0)
-                p, faded, weight, largest = exponentials(score, counts, largest, weight)
+                p, faded, largest = exponentials(score, counts, largest)
+                weight = weight * faded + tl.sum(p, axis=1)
                 total *= faded[:, None]
             else:
                 p = tl.where(counts, ELEMENT(score, masked), 0.0)

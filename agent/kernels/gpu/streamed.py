@@ -19,12 +19,12 @@ MOST_ROWS = 16  # with 64, splitting takes as long as torch's whole attention
 
 @triton.jit
 def _in_parts(x, AXIS: tl.constexpr):
-    """High and low float16 parts of x with a scale for what lies along an axis, the inverse scale, and whether one exists."""
+    """High and low float16 parts of x with a scale for what lies along an axis, the inverse scales, and whether they exist."""
     exponent, fits = scale_exponent(tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=AXIS))
     scaled = x * tl.expand_dims(power_of_two(13 - exponent), AXIS)
     high = scaled.to(tl.float16)
     low = (scaled - high.to(tl.float32)).to(tl.float16)
-    return high, low, power_of_two(exponent - 13), tl.min(fits.to(tl.int32), axis=0)
+    return high, low, power_of_two(exponent - 13), fits.to(tl.int32)
 
 
 @triton.jit
@@ -100,11 +100,13 @@ def _stream(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr, par
     there = (row < rows)[:, None] & (dim < dims)[None, :]
     q_at = batch * q_batch + of_head * q_head + query * q_row
     q = tl.load((q_ptr + q_at)[:, None] + dim[None, :], mask=there, other=0.0)
-    qh, ql, q_scale, all_fit = _in_parts(q, 1)
+    qh, ql, q_scale, q_fit = _in_parts(q, 1)
     q_scale *= scale
     largest = tl.full((ROWS,), float("-inf"), dtype=tl.float32)
-    weight = tl.zeros((ROWS,), dtype=tl.float32)
-    extreme = tl.zeros((ROWS,), dtype=tl.float32)
+    # Of each place of a step; together at the end, since a reduction is a wait for all threads.
+    weight = tl.zeros((ROWS, KEYS), dtype=tl.float32)
+    extreme = tl.zeros((ROWS, KEYS), dtype=tl.float32)
+    k_fit, v_fit = tl.full((KEYS,), 1, dtype=tl.int32), tl.full((DIMS,), 1, dtype=tl.int32)
     total = tl.zeros((ROWS, DIMS), dtype=tl.float32)
     mask_at = batch * mask_batch + of_head * mask_head + query * mask_row
     bias_at = batch * bias_batch + of_head * bias_head + query * bias_row
@@ -113,34 +115,28 @@ def _stream(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr, par
         far = key.to(tl.int64)
         counts = (row < rows)[:, None] & (key < end)[None, :]
         inside = (key < end)[:, None] & (dim < dims)[None, :]
-        wanted = inside
+        if HAS_BIAS:
+            bias = tl.load(bias_ptr + bias_at[:, None] + far[None, :] * bias_col, mask=counts, other=0)
         if HAS_MASK:
             masked = tl.load(mask_ptr + mask_at[:, None] + far[None, :] * mask_col, mask=counts, other=1)
             counts = masked == 0
-            wanted = (
-                inside & (tl.max(counts.to(tl.int32), axis=0) > 0)[:, None]
-            )  # the others' scores do not matter
         k_at, v_at = batch * k_batch + shared * k_head, batch * v_batch + shared * v_head
-        k = _rows(batch, shared, key, dim, wanted, end, k_ptr, k1, k2, k3, k_at + far * k_row, KEY)
+        k = _rows(batch, shared, key, dim, inside, end, k_ptr, k1, k2, k3, k_at + far * k_row, KEY)
         v = _rows(batch, shared, key, dim, inside, end, v_ptr, v1, v2, v3, v_at + far * v_row, VALUE)
         if EXACT:
             score = tl.dot(q, k.T, input_precision="ieee") * scale
         else:
             kh, kl, k_scale, fits = _in_parts(k, 1)
-            all_fit = tl.minimum(all_fit, fits)
+            k_fit = tl.minimum(k_fit, fits)
             score = tl.dot(ql, kh.T)
             score = tl.dot(qh, kl.T, score)
             score = tl.dot(qh, kh.T, score)
             score = score * q_scale[:, None] * k_scale[None, :]
         if CHANGE is not None:
-            extreme = tl.maximum(extreme, tl.max(tl.where(counts, tl.abs(score), 0.0), axis=1))
-            if HAS_BIAS:
-                there_too = (row < rows)[:, None] & (key < end)[None, :]
-                bias = tl.load(bias_ptr + bias_at[:, None] + far[None, :] * bias_col, mask=there_too, other=0)
-            else:
-                bias = score  # not read
-            score = CHANGE(score, bias)
-        p, faded, weight, largest = exponentials(score, counts, largest, weight)
+            extreme = tl.maximum(extreme, tl.where(counts, tl.abs(score), 0.0))
+            score = CHANGE(score, bias if HAS_BIAS else score)
+        p, faded, largest = exponentials(score, counts, largest)
+        weight = weight * faded[:, None] + p
         if EXACT:
             total = total * faded[:, None] + tl.dot(p, v, input_precision="ieee")
         else:
@@ -148,7 +144,7 @@ def _stream(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr, par
             ph = p.to(tl.float16)
             pl = (p - ph.to(tl.float32)).to(tl.float16)
             vh, vl, v_scale, fits = _in_parts(v, 0)
-            all_fit = tl.minimum(all_fit, fits)
+            v_fit = tl.minimum(v_fit, fits)
             part = tl.dot(pl, vh)
             part = tl.dot(ph, vl, part)
             part = tl.dot(ph, vh, part)
@@ -156,10 +152,13 @@ def _stream(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr, par
     if not EXACT:
         total *= 0.000244140625  # of the weights' 4096
     if CHANGE is None:
-        extreme = tl.where(largest == float("-inf"), 0.0, tl.abs(largest))
-    is_off = (extreme > LARGEST_SCORE) | (all_fit == 0)
+        most = tl.where(largest == float("-inf"), 0.0, tl.abs(largest))
+    else:
+        most = tl.max(extreme, axis=1)
+    all_fit = tl.minimum(tl.min(k_fit, axis=0), tl.min(v_fit, axis=0))
+    is_off = (most > LARGEST_SCORE) | (tl.minimum(all_fit, tl.min(q_fit, axis=0)) == 0)
     tl.store(sums_ptr + 3 * at, largest, mask=row < rows)
-    tl.store(sums_ptr + 3 * at + 1, weight, mask=row < rows)
+    tl.store(sums_ptr + 3 * at + 1, tl.sum(weight, axis=1), mask=row < rows)
     tl.store(sums_ptr + 3 * at + 2, tl.where(is_off, -1.0, 1.0), mask=row < rows)
     tl.store(part_ptr + at[:, None] * dims + dim[None, :], total, mask=there)
 

@@ -206,12 +206,12 @@ def test_queries_share_heads_of_keys_that_lie_in_pieces(capped: bool) -> None:
     from agent.kernels.gpu import calls, streamed
 
     torch.manual_seed(0)
-    q = torch.randn(4, 32, 1, 128, device="cuda")
-    pieces = [torch.randn(2, 4, 8, count, 128, device="cuda") for count in (4097, 1)]
+    q = torch.randn(8, 32, 1, 128, device="cuda")
+    pieces = [torch.randn(2, 8, 8, count, 128, device="cuda") for count in (4097, 1)]
     (keys, values) = ([one[at] for one in pieces] for at in (0, 1))
     excluded = (
         torch.arange(4098, device="cuda")
-        >= torch.tensor([1, 700, 4098, 3000], device="cuda")[:, None, None, None]
+        >= torch.tensor([1, 700, 4098, 3000] * 2, device="cuda")[:, None, None, None]
     )
     keys[0][1, :, 900] = torch.nan  # excluded
     bias = 100 * torch.rand(32, 1, 4098, device="cuda") if capped else None
