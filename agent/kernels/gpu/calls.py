@@ -249,7 +249,7 @@ def library_decoding(q, keys, values, excluded, bias, scale, safe, change, key=N
     """
     if key is not None:
         keys, values = [Computed(keys, key, sizes)], [Computed(values, value, sizes)]
-    is_ours = streaming_applies(q, keys, values) and streaming_pays(keys) and on_hopper(q.device)
+    is_ours = streaming_applies(q, keys, values) and streaming_pays(q, keys) and on_hopper(q.device)
     if is_ours and not torch.backends.cuda.matmul.allow_tf32:
         scale = q.shape[3] ** -0.5 if scale is None else scale
         out = q.new_empty(q.shape)

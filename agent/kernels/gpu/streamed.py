@@ -1,7 +1,7 @@
 """Attention of few queries at float32 accuracy, as in decoding: keys and values are read once and split in registers.
 
 `attention.py` splits them in memory first, which pays where many queries read them again. Here a program has all queries that share a
-head of keys, and a chunk of its keys; a second kernel joins the sums of all chunks. Keys may lie in several tensors, as a cache and
+head of keys, and a chunk of its keys; a second kernel joins the sums of all chunks. Up to four rows are summed by multiply-adds. Keys may lie in several tensors, as a cache and
 those of a new token do: their chunks are joined as well, and nobody copies them into one.
 """
 
@@ -15,6 +15,7 @@ from agent.kernels.gpu.parts import power_of_two, scale_exponent
 from agent.kernels.gpu.products import with_launches
 
 MOST_ROWS = 16  # with 64, splitting takes as long as torch's whole attention
+MOST_THIN_ROWS, MOST_THIN_DIMS = 4, 128  # a thread has registers for no more sums
 
 
 @triton.jit
@@ -33,7 +34,9 @@ def _rows(batch, head, key, dim, there, end, p0, p1, p2, p3, at, ELEMENT: tl.con
     if ELEMENT is None:
         return tl.load((p0 + at)[:, None] + dim[None, :], mask=there, other=0.0)
     else:
-        x = ELEMENT(batch, head, key[:, None], dim[None, :], there, (key < end)[:, None], p0, p1, p2, p3)
+        # Of narrow types a thread would hold 16 neighbors, and have registers for few rows.
+        place = tl.max_contiguous(dim[None, :], [1, 4])
+        x = ELEMENT(batch, head, key[:, None], place, there, (key < end)[:, None], p0, p1, p2, p3)
         return tl.where(there, x, 0.0)
 
 
@@ -163,6 +166,87 @@ def _stream(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr, par
     tl.store(part_ptr + at[:, None] * dims + dim[None, :], total, mask=there)
 
 
+@triton.jit(do_not_specialize=["group", "queries", "keys", "length"])
+def _stream_thin(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr, part_ptr, sums_ptr, heads, group, queries, keys, dims, scale, length,
+                 q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
+                 mask_batch, mask_head, mask_row, mask_col, bias_batch, bias_head, bias_row, bias_col,
+                 KEY: tl.constexpr, VALUE: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, CHANGE: tl.constexpr,
+                 ROWS: tl.constexpr, KEYS: tl.constexpr, SLICES: tl.constexpr):  # fmt: skip
+    """As `_stream` for up to four rows, by multiply-adds, which take less time than a split then.
+
+    Heads are cut in slices of 64 places, as wide as half a warp reads. Every eighth key belongs to one slot with a largest score, a sum of weights
+    and a total of its own, so that no thread waits for another before the end.
+    """
+    all_heads, head, chunk = tl.num_programs(0), tl.program_id(0), tl.program_id(1)
+    batch, shared = (head // heads).to(tl.int64), (head % heads).to(tl.int64)
+    rows, first = group * queries, chunk * length
+    end = tl.minimum(keys, first + length)
+    dim = tl.arange(0, 64)
+    q, largest, weight, total = (), (), (), ()
+    for row in tl.static_range(ROWS):
+        q_at = q_ptr + batch * q_batch + (shared * group + row // queries) * q_head + row % queries * q_row
+        for part in tl.static_range(SLICES):
+            inside = (part * 64 + dim < dims) & (row < rows)
+            q = q + (tl.load(q_at + part * 64 + dim, mask=inside, other=0.0),)  # noqa: RUF005
+            total = total + (tl.zeros((8, 64), dtype=tl.float32),)  # noqa: RUF005
+        largest = largest + (tl.full((8,), float("-inf"), dtype=tl.float32),)  # noqa: RUF005
+        weight = weight + (tl.zeros((8,), dtype=tl.float32),)  # noqa: RUF005
+    k_at, v_at = batch * k_batch + shared * k_head, batch * v_batch + shared * v_head
+    for now in tl.range(first, end, KEYS):
+        key = now + tl.arange(0, KEYS)
+        far = key.to(tl.int64)
+        k, v = (), ()
+        for part in tl.static_range(SLICES):
+            place = part * 64 + dim
+            there = (key < end)[:, None] & (place < dims)[None, :]
+            some = _rows(batch, shared, key, place, there, end, k_ptr, k1, k2, k3, k_at + far * k_row, KEY)
+            k = k + (some,)  # noqa: RUF005 - Triton knows no unpacking
+        for part in tl.static_range(SLICES):
+            place = part * 64 + dim
+            there = (key < end)[:, None] & (place < dims)[None, :]
+            some = _rows(batch, shared, key, place, there, end, v_ptr, v1, v2, v3, v_at + far * v_row, VALUE)
+            v = v + (some,)  # noqa: RUF005
+        largest_now, weight_now, total_now = (), (), ()
+        for row in tl.static_range(ROWS):
+            of_head, query = shared * group + row // queries, row % queries
+            products = k[0] * q[row * SLICES][None, :]
+            for part in tl.static_range(1, SLICES):
+                products += k[part] * q[row * SLICES + part][None, :]
+            score = tl.sum(products, axis=1) * scale
+            counts = (key < end) & (row < rows)
+            if CHANGE is not None:
+                bias = score
+                if HAS_BIAS:
+                    at = batch * bias_batch + of_head * bias_head + query * bias_row
+                    bias = tl.load(bias_ptr + at + far * bias_col, mask=counts, other=0)
+                score = CHANGE(score, bias)
+            if HAS_MASK:
+                at = batch * mask_batch + of_head * mask_head + query * mask_row
+                counts = tl.load(mask_ptr + at + far * mask_col, mask=counts, other=1) == 0
+            score = tl.reshape(tl.where(counts, score, float("-inf")), (KEYS // 8, 8))
+            most = tl.maximum(largest[row], tl.max(score, axis=0))
+            base = tl.where(most == float("-inf"), 0.0, most)
+            p = tl.exp(score - base[None, :])
+            faded = tl.where(largest[row] == float("-inf"), 0.0, tl.exp(largest[row] - base))
+            largest_now = largest_now + (most,)  # noqa: RUF005
+            weight_now = weight_now + (weight[row] * faded + tl.sum(p, axis=0),)  # noqa: RUF005
+            p = tl.reshape(p, (KEYS,))
+            for part in tl.static_range(SLICES):
+                more = tl.sum(tl.reshape(p[:, None] * v[part], (KEYS // 8, 8, 64)), axis=0)
+                total_now = total_now + (total[row * SLICES + part] * faded[:, None] + more,)  # noqa: RUF005
+        largest, weight, total = largest_now, weight_now, total_now
+    for row in tl.static_range(ROWS):
+        at = (chunk * all_heads + head).to(tl.int64) * rows + row
+        most = tl.max(largest[row], axis=0)
+        counted = tl.exp(largest[row] - tl.where(most == float("-inf"), 0.0, most))
+        tl.store(sums_ptr + 3 * at, most, mask=row < rows)
+        tl.store(sums_ptr + 3 * at + 1, tl.sum(weight[row] * counted, axis=0), mask=row < rows)
+        for part in tl.static_range(SLICES):
+            place = part * 64 + dim
+            result = tl.sum(total[row * SLICES + part] * counted[:, None], axis=0)
+            tl.store(part_ptr + at * dims + place, result, mask=(place < dims) & (row < rows))
+
+
 @triton.jit(do_not_specialize=["group", "queries", "chunks"])
 def _join_chunks(part_ptr, sums_ptr, out_ptr, heads, group, queries, dims, chunks, out_batch, out_head, out_row,
                  SAFE: tl.constexpr, ROWS: tl.constexpr, DIMS: tl.constexpr):  # fmt: skip
@@ -215,24 +299,35 @@ def _tensors(*pieces):
     return [one for one in pieces if not isinstance(one, Computed)]
 
 
-def streaming_pays(keys):
-    """Whether `streamed_attention` is faster than torch's, which on an H200 reads keys and values at 1.35 TB/s, and this at 2.8."""
+def _is_thin(q, keys):
+    """Whether so few queries share a head of keys that multiply-adds take less time than a split."""
+    return q.shape[1] // keys[0].shape[1] * q.shape[2] <= MOST_THIN_ROWS and q.shape[3] <= MOST_THIN_DIMS
+
+
+def streaming_pays(q, keys):
+    """Whether `streamed_attention` is faster than torch's, which reads keys and values at 1.35 TB/s (H200)."""
     moved = 8 * sum(k.shape.numel() for k in keys)
-    return with_launches(moved / 2.8e12, 2 * len(keys) + 1) < 0.95 * moved / 1.35e12
+    rate, launches = (3.2e12, len(keys) + 1) if _is_thin(q, keys) else (2.6e12, 2 * len(keys) + 1)
+    return with_launches(moved / rate, launches) < 0.95 * moved / 1.35e12
 
 
 def _source(piece):
-    """Of keys or values: four tensors, strides of the first three axes, and what computes them."""
+    """Of keys or values: four tensors, strides of the first three axes, what computes them, and bytes of an element in memory."""
     if isinstance(piece, Computed):
-        return _four(piece.sources), (0, 0, 0), piece.element
+        return (
+            _four(piece.sources),
+            (0, 0, 0),
+            piece.element,
+            min(one.element_size() for one in piece.sources),
+        )
     piece = piece if piece.stride(3) == 1 else piece.contiguous()
-    return [piece] * 4, piece.stride()[:3], None
+    return [piece] * 4, piece.stride()[:3], None, 4
 
 
-def _chunks(device, heads, keys):
-    """Into how many chunks keys are cut: a few programs for each processor, each with enough keys."""
+def _chunks(device, heads, keys, programs):
+    """Into how many chunks keys are cut: so many programs for each processor, each with enough keys."""
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, min(4 * processors // heads, keys // 256))
+    return max(1, min(programs * processors // heads, keys // 256))
 
 
 def streamed_attention(q, keys, values, mask, bias, scale, safe, change, out):
@@ -248,8 +343,8 @@ def streamed_attention(q, keys, values, mask, bias, scale, safe, change, out):
     """
     batch, heads, queries, dims = q.shape
     shared, group = keys[0].shape[1], heads // keys[0].shape[1]
-    size = max(16, triton.next_power_of_2(dims))
-    step, warps = (64, 4) if size <= 128 else (32, 8)
+    rows, size, is_thin = group * queries, max(16, triton.next_power_of_2(dims)), _is_thin(q, keys)
+    warps = 4 if size <= 128 else 8
     q = q if q.stride(3) == 1 else q.contiguous()
     pieces, chunks, first = [], 0, 0
     sizes = (batch, heads, queries, sum(k.shape[2] for k in keys))
@@ -259,20 +354,24 @@ def streamed_attention(q, keys, values, mask, bias, scale, safe, change, out):
         if count:
             pair = [_source(one) for one in (k, v)]
             here = [None if one is None else one.narrow(3, first, count) for one in beside]
-            length = -(-count // (_chunks(q.device, batch * shared, count) * step)) * step
+            length = -(-count // (_chunks(q.device, batch * shared, count, 8 if is_thin else 4) * 64)) * 64
             pieces.append((pair, count, here, length, chunks))
             chunks += -(-count // length)
             first += count
-    parts = out.new_empty((chunks, batch * shared, group * queries, dims))
-    sums = out.new_empty((chunks, batch * shared, group * queries, 3))
-    for exact in (False, True):
+    parts = out.new_empty((chunks, batch * shared, rows, dims))
+    sums = out.new_empty((chunks, batch * shared, rows, 3))
+    for exact in (False,) if is_thin else (False, True):
         for (k, v), count, here, length, chunk in pieces:
             strides = [(0, 0, 0, 0) if one is None else one.stride() for one in here]
+            if is_thin:  # as many bytes of keys in registers, whatever their type
+                sizes = {"ROWS": triton.next_power_of_2(rows), "KEYS": 64 // k[3], "SLICES": -(-dims // 64)}
+            else:
+                sizes = {"EXACT": exact, "ROWS": MOST_ROWS, "KEYS": 64 if size <= 128 else 32, "DIMS": size}
             launch(
-                _stream, (batch * shared, -(-count // length)),
+                _stream_thin if is_thin else _stream, (batch * shared, -(-count // length)),
                 (q, *k[0], *v[0], *(out if one is None else one for one in here), parts[chunk:], sums[chunk:]),
                 (shared, group, queries, count, dims, scale, length, *q.stride()[:3], *k[1], *v[1], *strides[0], *strides[1]),
-                KEY=k[2], VALUE=v[2], HAS_MASK=mask is not None, HAS_BIAS=bias is not None, CHANGE=change, EXACT=exact, ROWS=MOST_ROWS, KEYS=step, DIMS=size,
+                KEY=k[2], VALUE=v[2], HAS_MASK=mask is not None, HAS_BIAS=bias is not None, CHANGE=change, **sizes,
                 num_warps=warps, num_stages=1,
             )  # fmt: skip
     launch(

@@ -242,7 +242,7 @@ def decode(name, batch, heads, queries, pieces, dims, group=1, masked=False, bia
     if masked:
         mask = torch.rand(batch, 1, queries, sum(pieces)) > 0.7
         mask[..., pieces[0] // 2 :] |= torch.rand(sum(pieces) - pieces[0] // 2) > 0.2  # of many, nobody wants the keys
-        mask[-1, :, 2] = True  # a row without keys is NaN
+        mask[-1, :, -1] = True  # a row without keys is NaN
     if biased:
         bias = 40 * torch.rand(heads * group, 1, sum(pieces))
     def run(q, k, v):
@@ -251,16 +251,18 @@ def decode(name, batch, heads, queries, pieces, dims, group=1, masked=False, bia
         scores = scores.masked_fill(mask, -torch.inf) if masked else scores
         return scores.softmax(-1) @ v.repeat_interleave(group, 1)
     exact, theirs = run(q.double(), k.double(), v.double()), run(q, k, v)
-    for chunks in (1, 3):
+    for chunks, safe in ((1, False), (3, change is None)):
         streamed._chunks = lambda *_: chunks
-        for safe in (False, True)[: 2 if change is None else 1]:
-            out = torch.full((batch, queries, heads * group, dims), 7.0).transpose(1, 2)
-            more = mask, bias, 0.2, safe, functions.capped if biased else None, out
-            streamed.streamed_attention(q, k.split(pieces, 2), v.split(pieces, 2), *more)
-            wanted = [one.nan_to_num(0.0) if safe else one for one in (exact, theirs)]
-            compare(f"{name}, {chunks} chunks, safe {safe}", out, *wanted)
+        out = torch.full((batch, queries, heads * group, dims), 7.0).transpose(1, 2)
+        more = mask, bias, 0.2, safe, functions.capped if biased else None, out
+        streamed.streamed_attention(q, k.split(pieces, 2), v.split(pieces, 2), *more)
+        wanted = [one.nan_to_num(0.0) if safe else one for one in (exact, theirs)]
+        compare(f"{name}, {chunks} chunks, safe {safe}", out, *wanted)
 
 decode("few queries", 2, 2, 5, [150], 40)
+decode("thin, shared keys in pieces", 2, 2, 1, [129, 1, 70], 72, group=3, masked=True)
+decode("thin, inf and nan in pieces", 2, 2, 4, [100, 90], 16, change=special)
+decode("thin, large scores", 1, 2, 2, [128], 128, change=shared)
 decode("few queries, masked", 1, 3, 16, [140], 16, masked=True)
 decode("few queries, inf and nan", 2, 2, 9, [140], 64, masked=True, change=special)
 decode("few queries, large scores", 1, 2, 5, [128], 64, change=shared)

@@ -222,7 +222,7 @@ def test_queries_share_heads_of_keys_that_lie_in_pieces(capped: bool) -> None:
         scores = scores if bias is None else 5 * torch.sigmoid(scores / 5) - bias
         return scores.masked_fill(excluded, -torch.inf).softmax(-1) @ v
 
-    assert streamed.streaming_applies(q, keys, values) and streamed.streaming_pays(keys)
+    assert streamed.streaming_applies(q, keys, values) and streamed.streaming_pays(q, keys)
     more = (bias, 0.2, not capped, _capped if capped else None)
     got = calls.library_decoding(q, keys, values, excluded, *more)
     assert error(got, run(torch.float64)) <= 2 * error(run(torch.float32), run(torch.float64))
