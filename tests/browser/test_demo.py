@@ -121,6 +121,7 @@ def test_a_task_that_does_not_exist_ends_the_demo_before_anything_starts(tmp_pat
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_demo_that_is_terminated_stops_its_service(tmp_path: Path) -> None:
     log = tmp_path / "data" / "service.log"

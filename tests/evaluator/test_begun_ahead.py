@@ -91,6 +91,7 @@ def test_a_child_is_born_with_what_every_first_compilation_works_out_and_nothing
     assert result.stdout.split() == ["1", "1", "0", "1"], (result.stdout, result.stderr)
 
 
+@pytest.mark.slow
 def test_a_fork_server_loads_nothing_that_a_child_may_have_left_in_a_cache(tmp_path: Path) -> None:
     """It imports the compiler once children run, and entries of these caches are unpickled."""
     ran = subprocess.run(

@@ -151,6 +151,7 @@ def test_an_exception_is_not_a_call() -> None:
     assert {cost.name: cost.calls for cost in recording.modules} == {"": 1, "0": 2, "1": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dims"),
     [
@@ -178,6 +179,7 @@ def test_a_written_task_passes_the_referee_as_its_own_candidate(
     assert verdict.verdict == "accepted", (verdict.reason, verdict.detail)
 
 
+@pytest.mark.slow
 def test_a_stranger_can_import_a_written_task(recording: kernelwright.Recording, tmp_path: Path) -> None:
     written = recording.write("attention", tmp_path / "task.py")
     stranger = textwrap.dedent("""

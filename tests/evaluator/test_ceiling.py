@@ -130,6 +130,7 @@ def test_the_rate_is_kept_and_never_falls(core: RefereeCore) -> None:
     assert write_rate(core.fleet, again=True) >= first
 
 
+@pytest.mark.slow
 def test_what_a_block_must_have_written(opened: Any) -> None:
     part = 16 * 1024 * 4
     side, checker = opened(REPEAT)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.request import Request
 from tests.evaluator.judging import replaced, task
@@ -22,6 +24,7 @@ def get_init_inputs():
 _LOOK = "import sys\nprint('torch._inductor.compile_fx' in sys.modules)"
 
 
+@pytest.mark.slow
 def test_the_compiler_comes_with_the_first_thing_that_is_timed(tmp_path: Path) -> None:
     core = RefereeCore("cpu", tmp_path, "landlock")
     try:

@@ -91,6 +91,7 @@ def run_of(core: RefereeCore, source: str) -> CandidateRun:
     return run
 
 
+@pytest.mark.slow
 def test_the_next_process_compiles_nothing(core: RefereeCore) -> None:
     open_shapes = shapes(core)
     run = run_of(core, LISTENS + KERNEL)

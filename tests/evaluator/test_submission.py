@@ -151,6 +151,7 @@ def test_a_file_that_declares_its_space_keeps_it(referee: Referee) -> None:
     assert "declares DIMS" in described.reason
 
 
+@pytest.mark.slow
 def test_a_candidate_for_the_files_sizes_alone_is_wrong_elsewhere(referee: Referee) -> None:
     task = TaskSource("linear", _TASK)
     candidate = CandidateSource(_ONE_SIZE)
@@ -173,6 +174,7 @@ def test_a_defective_task_is_refused_before_a_candidate_is_looked_at(referee: Re
     assert verdict.verdict == "task_rejected"
 
 
+@pytest.mark.slow
 def test_the_command_refuses_a_defective_task(tmp_path: Path) -> None:
     task, candidate = tmp_path / "defective.py", tmp_path / "candidate.py"
     task.write_text(next(iter(DEFECTS.values())).source, encoding="utf-8")

@@ -181,6 +181,7 @@ def test_reuse_is_asked_for_and_no_candidate_reaches_the_store(referee: Referee)
     assert set(folder.rglob("*.json")) == others | {kept}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_second_submission_needs_no_referee_unless_it_is_to_be_fresh(tmp_path: Path) -> None:
     command = ["evaluate", str(ATTACKS / "task.py"), str(ATTACKS / "candidates" / "zeros.py")]

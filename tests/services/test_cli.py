@@ -73,6 +73,7 @@ def test_tasks_list_names_what_optimize_takes(tmp_path: Path) -> None:
     assert "layernorm_relu_add" in names
 
 
+@pytest.mark.slow
 def test_optimize_says_when_nothing_was_good_enough(tmp_path: Path) -> None:
     task, start = tmp_path / "tiny.py", tmp_path / "start.py"
     task.write_text(TINY_TASK)

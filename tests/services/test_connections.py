@@ -78,6 +78,7 @@ def test_a_body_that_does_not_come_is_given_up_and_holds_nobody_else_up(keyed: K
     assert keyed.client().get("/jobs").json()["data"] == []
 
 
+@pytest.mark.slow
 def test_the_program_is_as_patient_as_it_is_told(tmp_path: Path) -> None:
     patience_s = {"KERNELWRIGHT_HEAD_SECONDS": "1", "KERNELWRIGHT_BODY_SECONDS": "1"}
     with Service(tmp_path, "--no-worker", environment=patience_s) as service:

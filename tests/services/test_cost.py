@@ -10,6 +10,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.services.service import ROOT
 
 
@@ -58,6 +60,7 @@ def test_the_cheapest_of_two_bundles(tmp_path: Path) -> None:
     assert [line["usd_per_million"] for line in unpriced] == [None] * 4
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_refused_in_words(tmp_path: Path) -> None:
     one, other = tmp_path / "a.json", tmp_path / "b.json"
     one.write_text(json.dumps(evidence("Big", 20.0)))

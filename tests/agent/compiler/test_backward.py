@@ -120,6 +120,7 @@ def with_products(module: str) -> str:
     return with_library(module)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_results_gradients_and_running_statistics_are_the_reference_s(tmp_path: Path, device: str) -> None:
     captured = capture_text(tmp_path / "capture", REFERENCE, DIMS, device)

@@ -173,6 +173,7 @@ def test_arguments_keep_their_names() -> None:
     assert not names_bound_in_calls(cuda_graph_source(task_text(NAME), NAME))
 
 
+@pytest.mark.slow
 def test_a_reference_that_uses_its_names_gives_them_up(tmp_path: Path) -> None:
     text = task_text(NAME).replace("import torch\n", "import torch\n\n\ndef copied(x):\n    return x\n", 1)
     text = text.replace("def forward(self, x):\n", "def forward(self, x):\n        x = copied(x)\n", 1)

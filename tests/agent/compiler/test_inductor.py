@@ -134,6 +134,7 @@ print(json.dumps({"reached": reached, "right": right}))
 """
 
 
+@pytest.mark.slow
 def test_lists_of_tensors_are_taken_as_they_were_captured(tmp_path: Path) -> None:
     source = assemble(capture_text(tmp_path / "capture", LISTS, {}), LISTS, "lists")
     (tmp_path / "reference.py").write_text(LISTS)
@@ -226,6 +227,7 @@ print(json.dumps({"reached": reached, "right": right}))
 """
 
 
+@pytest.mark.slow
 def test_the_module_s_tensors_are_those_that_it_has_now(tmp_path: Path) -> None:
     """Where they are is remembered from call to call."""
     source = assemble(capture_text(tmp_path / "capture", PARTS, {}), PARTS, "parts")

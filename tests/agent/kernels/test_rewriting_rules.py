@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from agent.kernels.writing import function_text, kernels
 from tests.agent.compiler.extraction import run_program
 from tests.agent.kernels.rewritten import rewritten
@@ -170,6 +172,7 @@ print(json.dumps({"errors": errors}))
 """
 
 
+@pytest.mark.slow
 def test_pointwise_operations_join_a_convolution_where_the_compiler_would_read_it_again(
     tmp_path: Path,
 ) -> None:

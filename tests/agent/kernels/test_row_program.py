@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,18 +113,22 @@ def traced(module: Module) -> torch.fx.Graph:
         return make_fx(flat, pre_dispatch=True, tracing_mode="symbolic")(*given).graph
 
 
+class Loops(dict[str, Callable[..., tuple[Tensor, ...]]]):
+    """Modules as loops, each built when it is first asked for, which takes some 3 s."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __missing__(self, name: str) -> Callable[..., tuple[Tensor, ...]]:
+        text = row_module(row_program(traced(MODULES[name]), 2))
+        self[name] = loaded(self.folder / f"loop{len(self)}.py", text).call
+        return self[name]
+
+
 @pytest.fixture(scope="module")
-def loops(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
-    """All modules as loops; building one takes some 3 s the first time."""
-    folder = tmp_path_factory.mktemp("loops")
-    texts = {name: row_module(row_program(traced(module), 2)) for name, module in MODULES.items()}
-
-    def built(item: tuple[int, tuple[str, str]]) -> tuple[str, Callable[..., tuple[Tensor, ...]]]:
-        place, (name, text) = item
-        return name, loaded(folder / f"loop{place}.py", text).call
-
-    with ThreadPoolExecutor(2) as pool:
-        return dict(pool.map(built, enumerate(texts.items())))
+def loops(tmp_path_factory: pytest.TempPathFactory) -> Loops:
+    return Loops(tmp_path_factory.mktemp("loops"))
 
 
 def loaded(path: Path, text: str) -> Any:
@@ -169,7 +172,7 @@ def pairs(module: Module, loop: Any, *given: Tensor) -> list[tuple[Tensor, Tenso
 @pytest.mark.parametrize(
     "kind", ["normal", "constant rows", "small spread on a large mean", "wide range", "integers"]
 )
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", some(MODULES, 3))
 def test_a_loop_is_as_accurate_as_torch(name: str, kind: str, loops: dict[str, Any]) -> None:
     torch.manual_seed(1)
     for cols in COLUMNS:
@@ -198,7 +201,7 @@ def test_a_constant_row_is_normalized_to_exactly_nothing(loops: dict[str, Any]) 
             assert y.count_nonzero() == 0
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", some(MODULES, 3))
 def test_nan_and_infinity_are_where_torch_has_them(name: str, loops: dict[str, Any]) -> None:
     special = torch.tensor(
         [[torch.nan, 1.0], [torch.inf, 1.0], [-torch.inf, 1.0], [90.0, -90.0], [1e30, 2e30], [0.0, -0.0]]
@@ -217,7 +220,7 @@ def test_nan_and_infinity_are_where_torch_has_them(name: str, loops: dict[str, A
             torch.testing.assert_close(found, usual, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", some(MODULES, 3))
 def test_no_rows_one_thread_and_fresh_outputs(name: str, loops: dict[str, Any]) -> None:
     w, b = torch.rand(40), torch.randn(40)
     none = loops[name]([torch.empty(0, 40), torch.empty(0, 40), w, b])
@@ -322,6 +325,7 @@ def test_running_logarithms_of_sums_of_what_is_far_apart_or_not_finite(
     torch.testing.assert_close(found, torch.logcumsumexp(x, -1), equal_nan=True)
 
 
+@pytest.mark.slow
 def test_what_was_taken_is_not_taken_again_and_sums_are_double(tmp_path: Path) -> None:
     def module(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Any:
         places = x.topk(3, -1).indices
@@ -360,6 +364,7 @@ def with_places(module: Callable[[Tensor, Tensor], Tensor]) -> torch.fx.Graph:
         ).graph
 
 
+@pytest.mark.slow
 def test_whole_numbers_of_an_input_are_places_in_rows(tmp_path: Path) -> None:
     def taken(x: Tensor, target: Tensor) -> Tensor:
         return (x * 2).gather(-1, target.unsqueeze(-1)).squeeze(-1)
@@ -508,6 +513,7 @@ def graph_of_hash(module: Callable[..., Any]) -> torch.fx.Graph:
         ).graph
 
 
+@pytest.mark.slow
 def test_hashes_have_the_bits_that_torch_has(tmp_path: Path) -> None:
     """The lower 32 of 64: seeds may be negative or larger, and products overflow."""
     loop = loaded(tmp_path / "hashed.py", row_module(row_program(graph_of_hash(hashed), 2))).call

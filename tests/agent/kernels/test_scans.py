@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.agent.compiler.extraction import run_program
 from tests.agent.kernels.test_rewriting import INTERPRETED
 
@@ -169,6 +171,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_doubling_rounds_become_one_scan(tmp_path: Path) -> None:
     found = run_program(tmp_path, INTERPRETED + PROGRAM)
     assert {name: (scans, left) for name, (scans, left, _) in found.items()} == {

@@ -291,6 +291,7 @@ def test_a_catalogue_task_s_module_finds_its_constructor_s_arguments(tmp_path: P
     assert "ARGUMENTS = [24]" in (tmp_path / "out" / "splice.py").read_text()
 
 
+@pytest.mark.slow
 def test_the_command_ends_as_a_ci_job_needs_it(place: Path, tmp_path: Path) -> None:
     path = bundle(place, tmp_path, ("torch.ops.aten.relu.default(", "1.001 * torch.ops.aten.relu.default("))
 

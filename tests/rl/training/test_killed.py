@@ -16,6 +16,7 @@ from tests.rl.training.world import MACHINE, TASK, contrastive_stage, selfsup_st
 DIGEST = sha256_of(TASK)
 
 
+@pytest.mark.slow
 def test_supervised_training_goes_on_at_its_step(tmp_path: Path) -> None:
     at = world(tmp_path)
     stage = sft_stage(at, "killed")

@@ -11,6 +11,7 @@ from tests.rl.training import runs
 from tests.rl.training.world import contrastive_stage, selfsup_stage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [pytest.param("full", marks=pytest.mark.slow), "lora"])
 def test_a_sampled_token_is_read_once_though_training_spares_memory(
     trained: Path, tmp_path: Path, train: str

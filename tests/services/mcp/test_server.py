@@ -132,6 +132,7 @@ def test_jobs_of_a_service_are_started_and_looked_at(service: Service, tmp_path:
     spoken(work, tmp_path, service.url)
 
 
+@pytest.mark.slow
 def test_a_service_with_keys_is_asked_with_the_file_s_and_no_tool_tells_it(tmp_path: Path) -> None:
     """Of another user's job it hears what anybody hears; a task that spells the key out comes back masked."""
     with Service(tmp_path / "data", "--no-worker") as running:
