@@ -39,6 +39,7 @@ def _baselines(verdict: Verdict) -> set[str]:
     return {name.partition("/")[0] for shape in verdict.shapes for name in shape.baselines}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "off",
     [

@@ -13,6 +13,7 @@ from tests.corpus import controls, corpus
 pytestmark = pytest.mark.alone
 
 
+@pytest.mark.slow
 def test_a_reference_that_was_stopped_late_leaves_its_task_unjudged(
     core: RefereeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

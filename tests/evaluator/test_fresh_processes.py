@@ -190,6 +190,7 @@ def test_a_process_sees_the_gpu_that_its_referee_sees(
         core.close()
 
 
+@pytest.mark.slow
 def test_the_reference_agrees_with_itself_in_pairs(session: TaskSession, shape: OpenShape) -> None:
     """Not that it comes out at 1, which this machine may be too busy for: that it is not called anything else each time. An interval of
     few pairs misses by chance in up to a run of sixty on a busy machine; a fault of the harness would be there every time."""

@@ -57,6 +57,7 @@ def test_no_candidate_knows_the_length_of_a_block_not_even_of_two_calls() -> Non
     assert {secret_length(calls, calls) for calls in (1, 2, 7) for _ in range(50)} == {1, 2, 7}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_max_autotune_is_timed_once_with_the_default_mode_where_it_generates_the_same(
     core: RefereeCore,

@@ -113,6 +113,7 @@ def test_the_reference_against_itself_gets_a_figure(core: RefereeCore) -> None:
     assert found["ci95"][0] <= found["speedup"] <= found["ci95"][1]
 
 
+@pytest.mark.slow
 def test_cycles_are_reported_where_a_clock_is_held_back(
     core: RefereeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

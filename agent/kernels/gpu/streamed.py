@@ -34,9 +34,7 @@ def _rows(batch, head, key, dim, there, end, p0, p1, p2, p3, at, ELEMENT: tl.con
     if ELEMENT is None:
         return tl.load((p0 + at)[:, None] + dim[None, :], mask=there, other=0.0)
     else:
-        # Of narrow types a thread would hold 16 neighbors, and have registers for few rows.
-        place = tl.max_contiguous(dim[None, :], [1, 4])
-        x = ELEMENT(batch, head, key[:, None], place, there, (key < end)[:, None], p0, p1, p2, p3)
+        x = ELEMENT(batch, head, key[:, None], dim[None, :], there, (key < end)[:, None], p0, p1, p2, p3)
         return tl.where(there, x, 0.0)
 
 
@@ -171,38 +169,38 @@ def _stream_thin(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr
                  q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
                  mask_batch, mask_head, mask_row, mask_col, bias_batch, bias_head, bias_row, bias_col,
                  KEY: tl.constexpr, VALUE: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, CHANGE: tl.constexpr,
-                 ROWS: tl.constexpr, KEYS: tl.constexpr, SLICES: tl.constexpr):  # fmt: skip
+                 ROWS: tl.constexpr, KEYS: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr, SLICES: tl.constexpr):  # fmt: skip
     """As `_stream` for up to four rows, by multiply-adds, which take less time than a split then.
 
-    Heads are cut in slices of 64 places, as wide as half a warp reads. Every eighth key belongs to one slot with a largest score, a sum of weights
+    Heads are cut in slices. All threads read SLOTS rows of one together, 16 bytes each; every SLOTS-th key belongs to one slot with a largest score, a sum of weights
     and a total of its own, so that no thread waits for another before the end.
     """
     all_heads, head, chunk = tl.num_programs(0), tl.program_id(0), tl.program_id(1)
     batch, shared = (head // heads).to(tl.int64), (head % heads).to(tl.int64)
     rows, first = group * queries, chunk * length
     end = tl.minimum(keys, first + length)
-    dim = tl.arange(0, 64)
+    dim = tl.arange(0, WIDTH)
     q, largest, weight, total = (), (), (), ()
     for row in tl.static_range(ROWS):
         q_at = q_ptr + batch * q_batch + (shared * group + row // queries) * q_head + row % queries * q_row
         for part in tl.static_range(SLICES):
-            inside = (part * 64 + dim < dims) & (row < rows)
-            q = q + (tl.load(q_at + part * 64 + dim, mask=inside, other=0.0),)  # noqa: RUF005
-            total = total + (tl.zeros((8, 64), dtype=tl.float32),)  # noqa: RUF005
-        largest = largest + (tl.full((8,), float("-inf"), dtype=tl.float32),)  # noqa: RUF005
-        weight = weight + (tl.zeros((8,), dtype=tl.float32),)  # noqa: RUF005
+            inside = (part * WIDTH + dim < dims) & (row < rows)
+            q = q + (tl.load(q_at + part * WIDTH + dim, mask=inside, other=0.0),)  # noqa: RUF005
+            total = total + (tl.zeros((SLOTS, WIDTH), dtype=tl.float32),)  # noqa: RUF005
+        largest = largest + (tl.full((SLOTS,), float("-inf"), dtype=tl.float32),)  # noqa: RUF005
+        weight = weight + (tl.zeros((SLOTS,), dtype=tl.float32),)  # noqa: RUF005
     k_at, v_at = batch * k_batch + shared * k_head, batch * v_batch + shared * v_head
     for now in tl.range(first, end, KEYS):
         key = now + tl.arange(0, KEYS)
         far = key.to(tl.int64)
         k, v = (), ()
         for part in tl.static_range(SLICES):
-            place = part * 64 + dim
+            place = part * WIDTH + dim
             there = (key < end)[:, None] & (place < dims)[None, :]
             some = _rows(batch, shared, key, place, there, end, k_ptr, k1, k2, k3, k_at + far * k_row, KEY)
             k = k + (some,)  # noqa: RUF005 - Triton knows no unpacking
         for part in tl.static_range(SLICES):
-            place = part * 64 + dim
+            place = part * WIDTH + dim
             there = (key < end)[:, None] & (place < dims)[None, :]
             some = _rows(batch, shared, key, place, there, end, v_ptr, v1, v2, v3, v_at + far * v_row, VALUE)
             v = v + (some,)  # noqa: RUF005
@@ -223,7 +221,7 @@ def _stream_thin(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr
             if HAS_MASK:
                 at = batch * mask_batch + of_head * mask_head + query * mask_row
                 counts = tl.load(mask_ptr + at + far * mask_col, mask=counts, other=1) == 0
-            score = tl.reshape(tl.where(counts, score, float("-inf")), (KEYS // 8, 8))
+            score = tl.reshape(tl.where(counts, score, float("-inf")), (KEYS // SLOTS, SLOTS))
             most = tl.maximum(largest[row], tl.max(score, axis=0))
             base = tl.where(most == float("-inf"), 0.0, most)
             p = tl.exp(score - base[None, :])
@@ -232,7 +230,7 @@ def _stream_thin(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr
             weight_now = weight_now + (weight[row] * faded + tl.sum(p, axis=0),)  # noqa: RUF005
             p = tl.reshape(p, (KEYS,))
             for part in tl.static_range(SLICES):
-                more = tl.sum(tl.reshape(p[:, None] * v[part], (KEYS // 8, 8, 64)), axis=0)
+                more = tl.sum(tl.reshape(p[:, None] * v[part], (KEYS // SLOTS, SLOTS, WIDTH)), axis=0)
                 total_now = total_now + (total[row * SLICES + part] * faded[:, None] + more,)  # noqa: RUF005
         largest, weight, total = largest_now, weight_now, total_now
     for row in tl.static_range(ROWS):
@@ -242,7 +240,7 @@ def _stream_thin(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr
         tl.store(sums_ptr + 3 * at, most, mask=row < rows)
         tl.store(sums_ptr + 3 * at + 1, tl.sum(weight[row] * counted, axis=0), mask=row < rows)
         for part in tl.static_range(SLICES):
-            place = part * 64 + dim
+            place = part * WIDTH + dim
             result = tl.sum(total[row * SLICES + part] * counted[:, None], axis=0)
             tl.store(part_ptr + at * dims + place, result, mask=(place < dims) & (row < rows))
 
@@ -364,7 +362,13 @@ def streamed_attention(q, keys, values, mask, bias, scale, safe, change, out):
         for (k, v), count, here, length, chunk in pieces:
             strides = [(0, 0, 0, 0) if one is None else one.stride() for one in here]
             if is_thin:  # as many bytes of keys in registers, whatever their type
-                sizes = {"ROWS": triton.next_power_of_2(rows), "KEYS": 64 // k[3], "SLICES": -(-dims // 64)}
+                width = 64 if k[3] >= 4 else 128
+                sizes = {
+                    "ROWS": triton.next_power_of_2(rows),
+                    "KEYS": 64 // k[3],
+                    "SLOTS": 2048 // (k[3] * width),
+                }
+                sizes |= {"WIDTH": width, "SLICES": -(-dims // width)}
             else:
                 sizes = {"EXACT": exact, "ROWS": MOST_ROWS, "KEYS": 64 if size <= 128 else 32, "DIMS": size}
             launch(

@@ -91,7 +91,7 @@ def _four_bits(row, j, first, there, row_there, p0, p1, p2, p3):  # type: ignore
 SCAN = {"FIRST": None, "JOIN": follow, "ALONG": follow_along, "COUNT": 2, "Y_IS_FLAG": False}
 SOURCES = {"p0": "*u8", "p1": "*u8", "p2": "*fp32", "p3": "*fp32"}
 
-THIN = {"HAS_MASK": True, "HAS_BIAS": True, "CHANGE": _relu_of, "SLICES": 2}
+THIN = {"HAS_MASK": True, "HAS_BIAS": True, "CHANGE": _relu_of}
 STREAMED = {
     "HAS_MASK": True,
     "HAS_BIAS": True,
@@ -206,13 +206,14 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "attention of one row": (
         streamed._stream_thin,
-        THIN | {"KEY": None, "VALUE": None, "ROWS": 1, "KEYS": 16},
+        THIN | {"KEY": None, "VALUE": None, "ROWS": 1, "KEYS": 16, "SLOTS": 8, "WIDTH": 64, "SLICES": 2},
         dict.fromkeys(("k1", "k2", "k3", "v1", "v2", "v3"), "*fp32"),
         {"num_warps": 4, "num_stages": 1},
     ),
     "attention of four rows": (
         streamed._stream_thin,
-        THIN | {"KEY": _of_int8, "VALUE": _of_int8, "ROWS": 4, "KEYS": 64},
+        THIN
+        | {"KEY": _of_int8, "VALUE": _of_int8, "ROWS": 4, "KEYS": 64, "SLOTS": 16, "WIDTH": 128, "SLICES": 1},
         dict.fromkeys(("k_ptr", "v_ptr", "k2", "k3", "v2", "v3"), "*i8")
         | dict.fromkeys(("k1", "v1"), "*fp32"),
         {"num_warps": 4, "num_stages": 1},
