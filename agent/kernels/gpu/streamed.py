@@ -12,7 +12,7 @@ import triton.language as tl
 from agent.kernels.gpu.attention import LARGEST_SCORE, exponentials, in_bytes
 from agent.kernels.gpu.launching import launch
 from agent.kernels.gpu.parts import power_of_two, scale_exponent
-from agent.kernels.gpu.products import with_launches
+from agent.kernels.gpu.products import processors, with_launches
 
 MOST_ROWS = 16  # with 64, splitting takes as long as torch's whole attention
 MOST_THIN_ROWS, MOST_THIN_DIMS = 4, 128  # a thread has registers for no more sums
@@ -324,8 +324,7 @@ def _source(piece):
 
 def _chunks(device, heads, keys, programs):
     """Into how many chunks keys are cut: so many programs for each processor, each with enough keys."""
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, min(programs * processors // heads, keys // 256))
+    return max(1, min(programs * processors(device) // heads, keys // 256))
 
 
 def streamed_attention(q, keys, values, mask, bias, scale, safe, change, out):
@@ -351,7 +350,7 @@ def streamed_attention(q, keys, values, mask, bias, scale, safe, change, out):
         count = k.shape[2]
         if count:
             pair = [_source(one) for one in (k, v)]
-            here = [None if one is None else one.narrow(3, first, count) for one in beside]
+            here = [one if one is None or len(keys) == 1 else one.narrow(3, first, count) for one in beside]
             length = -(-count // (_chunks(q.device, batch * shared, count, 8 if is_thin else 4) * 64)) * 64
             pieces.append((pair, count, here, length, chunks))
             chunks += -(-count // length)
