@@ -13,9 +13,11 @@ from agent.kernels.rewriting.nodes import (
     add_call,
     arguments_of,
     aten,
+    factor_of,
     hint,
     is_operation,
     is_written_between,
+    laid_out,
     only_used,
     operation,
     same_sizes,
@@ -57,6 +59,9 @@ def decoding(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None
     (q, k, v), (excluded, bias, scale, text), order = found
     out = _attended(graph, node, q, k, v, excluded, bias, scale, text)
     if out is None or order == [0, 1, 2, 3]:
+        for one in (q, k, v):
+            if out is None and not one.users:
+                graph.erase_node(one)
         return out
     with graph.inserting_before(node):
         return add_call(graph, aten.permute.default, out, order)
@@ -66,17 +71,22 @@ def _attended(
     graph: torch.fx.Graph, node: Any, q: Any, k: Any, v: Any, excluded: Any, bias: Any, scale: Any, text: str
 ) -> torch.fx.Node | None:
     """The library's operation for q (batch, heads, queries, dims), k and v (batch, heads, or those shared, keys, dims)."""
-    is_call = operation(node) == "scaled_dot_product_attention"
+    is_call, value = operation(node) == "scaled_dot_product_attention", value_of(node)
     if is_call and not arguments_of(node)["enable_gqa"]:
         k, v = repeated_once(k, node), repeated_once(v, node)
     values = [value_of(one) for one in (q, k, v)]
-    if not all(
-        isinstance(one, torch.Tensor) and one.dim() == 4 and one.dtype == torch.float32 for one in values
+    # Under autocast a call of float32 tensors gives another type; with one head of queries and several of keys, more heads.
+    if (
+        value.dtype != torch.float32
+        or (is_call and not same_sizes(value, values[0]))
+        or not all(
+            isinstance(one, torch.Tensor) and one.dim() == 4 and one.dtype == torch.float32 for one in values
+        )
     ):
         return None
     (batch, heads, queries, dims), few = values[0].shape, values[1].shape
     if (
-        not all(isinstance(size, int) for size in (heads, few[1], dims)) or heads % few[1] or (str(batch), dims) != (str(few[0]), few[3])
+        not all(isinstance(size, int) and size for size in (heads, few[1], dims)) or heads % few[1] or (str(batch), dims) != (str(few[0]), few[3])
         or not same_sizes(*values[1:]) or (not is_call and few[1] != heads) or not 64 <= dims <= 256 or dims % 8
         or heads // few[1] * hint(queries) > MOST_STREAMED or math.prod(map(hint, few)) < LEAST_KEYS
     ):  # fmt: skip
@@ -96,7 +106,7 @@ def _attended(
         if made is not None and made_values is not None:
             (keys, of_key), (their_values, of_value), sizes = made, made_values, list(few)
         text = f"{CHANGE}: {text}" if text else ""
-        return add_call(
+        out = add_call(
             graph,
             target,
             q,
@@ -111,6 +121,7 @@ def _attended(
             of_value,
             sizes,
         )
+        return laid_out(graph, out, value) if is_call else out
 
 
 def _computed(graph: torch.fx.Graph, wanted: Any) -> tuple[list[Any], str] | None:
@@ -120,7 +131,7 @@ def _computed(graph: torch.fx.Graph, wanted: Any) -> tuple[list[Any], str] | Non
     """
     value = value_of(wanted)
     if (
-        only_used(wanted) is None
+        len(wanted.users) > 1
         or not all(isinstance(size, int) for size in value.shape)
         or any(map(writes, graph.nodes))
     ):
@@ -170,7 +181,12 @@ def _written_out(
         last = only_used(last.args[0])
     product = product_before(last) if last is not None else None
     inner = _operands(product) if product is not None else None
-    if inner is None or is_written_between(product, node):
+    # A mask may have more sizes than the scores.
+    if (
+        inner is None
+        or is_written_between(product, node)
+        or not same_sizes(value_of(product), value_of(weights))
+    ):
         return None
     q, k, (of_q, of_k, of_scores) = inner
     summed = [axis for axis in of_q if axis in of_k and axis not in of_scores]
@@ -184,9 +200,9 @@ def _written_out(
     scores, scale = product, 1.0
     while scores is not last and (later := only_used(scores)) is not None:
         [user_of] = later.users
-        factor = user_of.args[1] if operation(user_of) in ("mul", "div") else None
-        if isinstance(factor, int | float) and factor > 0 and math.isfinite(factor):
-            scale = scale * factor if operation(user_of) == "mul" else scale / factor
+        factor = factor_of(user_of)
+        if factor is not None and 1e-30 < factor < 1e30 and 1e-30 < scale * factor < 1e30:
+            scale *= factor
         elif operation(user_of) != "to" or value_of(user_of).dtype != torch.float32:
             break
         scores = user_of
@@ -219,7 +235,7 @@ def _operands(node: Any) -> tuple[Any, Any, list[str]] | None:
     fits = isinstance(pair, list | tuple) and len(pair) == 2 and len(letters) == 3
     if not fits or not all(len(one) == len({*one}) == 4 and one.isalpha() for one in letters):
         return None
-    values = [value_of(one) for one in pair]
+    values = [value_of(one) for one in (*pair, node)]
     if not all(
         isinstance(one, torch.Tensor) and one.dim() == 4 and one.dtype == torch.float32 for one in values
     ):
@@ -229,5 +245,11 @@ def _operands(node: Any) -> tuple[Any, Any, list[str]] | None:
 
 def _ordered(graph: torch.fx.Graph, node: Any, axes: str, wanted: list[str]) -> Any:
     """A tensor with its axes in the order that is wanted."""
+    if is_operation(node, "transpose"):
+        one, two = (axis % 4 for axis in node.args[1:])
+        letters = list(axes)
+        letters[one], letters[two] = letters[two], letters[one]
+        if letters == wanted:
+            return node.args[0]
     order = [axes.index(axis) for axis in wanted]
     return node if order == [0, 1, 2, 3] else add_call(graph, aten.permute.default, node, order)

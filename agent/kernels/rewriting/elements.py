@@ -136,8 +136,15 @@ class Element:
     def _loaded(self, node: Any, value: torch.Tensor, index: list[str]) -> str | None:
         if node not in self.sources and len(self.sources) == MOST_SOURCES:
             return None
-        if value.dtype not in _TRITON_TYPES or value.dtype == torch.bool or value.numel() >= 1 << 31:
+        strides = value.stride()
+        if (
+            value.dtype not in _TRITON_TYPES
+            or value.dtype == torch.bool
+            or not all(isinstance(step, int) for step in strides)
+        ):
             return None
+        if sum((size - 1) * step for size, step in zip(value.shape, strides, strict=True)) >= 1 << 31:
+            return None  # places are numbers of 32 bits
         pointer = self.sources.setdefault(node, f"p{len(self.sources)}")
         places = [self._place(at) for at in index]
         if any(

@@ -41,7 +41,7 @@ def shared_heads(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | 
     batch, heads, queries, dims = q.shape
     key_heads, keys = k.shape[1:3]
     if (
-        not all(isinstance(one, int) for one in (heads, key_heads, queries))
+        not all(isinstance(one, int) and one for one in (heads, key_heads, queries))
         or heads % key_heads
         or v.shape[1] != key_heads
     ):
@@ -90,12 +90,16 @@ def _shared(node: Any) -> Any:
     if is_operation(node, "repeat_interleave"):
         given = arguments_of(node)
         is_fixed = isinstance(given.get("repeats"), int) and given.get("dim") in (1, -3)
-        return given["self"] if is_fixed and value_of(given["self"]).dim() == 4 else None
+        return (
+            given["self"] if is_fixed and value_of(given["self"]).dim() == value_of(node).dim() == 4 else None
+        )
     expanded: Any = node.args[0] if operation(node) in ("reshape", "view", "flatten") else None
     apart: Any = expanded.args[0] if is_operation(expanded, "expand") else None
     if not is_operation(apart, "unsqueeze") or apart.args[1] not in (2, -3):
         return None
     source, wide, repeated = (value_of(one) for one in (apart.args[0], expanded, node))
+    if source.dim() != 4:
+        return None
     _, heads, keys, dims = source.shape
     fits = repeated.dim() == 4 and wide.dim() == 5 and repeated.shape[1] == heads * wide.shape[2]
     return apart.args[0] if fits and tuple(repeated.shape[2:]) == (keys, dims) else None

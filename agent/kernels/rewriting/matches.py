@@ -12,6 +12,7 @@ from agent.kernels.rewriting.nodes import (
     add_call,
     arguments_of,
     aten,
+    factor_of,
     hint,
     is_operation,
     is_written_between,
@@ -44,7 +45,8 @@ def made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None] 
     if name in ("cdist", "_cdist_forward"):
         found = _distances_of(given)
         return ("distances", found, None) if found else None
-    if not isinstance(x, torch.Tensor) or not x.is_contiguous():
+    # Under autocast an operation of float32 tensors gives another type.
+    if not isinstance(x, torch.Tensor) or not x.is_contiguous() or node.meta["val"].dtype != x.dtype:
         return None
     axes = x.dim() - 2
     if name in ("softmax", "log_softmax") and x.dim() > 0:
@@ -111,14 +113,8 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
         while not is_operation(scores, "matmul"):
             if is_operation(scores, "masked_fill") and excluded is None and scores.args[2] == -math.inf:
                 excluded = scores.args[1]
-            elif (
-                is_operation(scores, "mul") and isinstance(scores.args[1], int | float) and scores.args[1] > 0
-            ):
-                scale *= scores.args[1]
-            elif (
-                is_operation(scores, "div") and isinstance(scores.args[1], int | float) and scores.args[1] > 0
-            ):
-                scale /= scores.args[1]
+            elif (factor := factor_of(scores)) is not None:
+                scale *= factor
             else:
                 return None
             scores = only_used(scores.args[0])
@@ -130,7 +126,7 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
             return None
         k = k.args[0]
     each = [value_of(one) for one in (q, k, v)]
-    if not all(
+    if value_of(node).dtype != torch.float32 or not all(
         isinstance(one, torch.Tensor) and one.dim() == 4 and one.dtype == torch.float32 for one in each
     ):
         return None

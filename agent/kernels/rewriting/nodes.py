@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -66,6 +67,24 @@ def hint(size: Any) -> int:
 def same_sizes(*tensors: Any) -> bool:
     """Whether tensors have the same sizes, symbols by their names: a comparison of symbols would become a condition of the code."""
     return len({tuple(str(size) for size in one.shape) for one in tensors}) == 1
+
+
+def factor_of(node: Any) -> float | None:
+    """By which positive number an operation multiplies its first argument; None for others."""
+    if operation(node) not in ("mul", "div") or len(node.args) != 2 or node.kwargs:
+        return None
+    number = node.args[1]
+    if not isinstance(number, int | float) or not 0 < number < math.inf:
+        return None
+    return number if operation(node) == "mul" else 1 / number
+
+
+def laid_out(graph: torch.fx.Graph, node: torch.fx.Node, like: torch.Tensor) -> torch.fx.Node:
+    """The result of an attention in torch's layout: where that is the queries', with heads side by side, users may view it so."""
+    if like.is_contiguous() or not like.transpose(1, 2).is_contiguous():
+        return node
+    turned = add_call(graph, aten.contiguous.default, add_call(graph, aten.transpose.int, node, 1, 2))
+    return add_call(graph, aten.transpose.int, turned, 1, 2)
 
 
 def replace(graph: torch.fx.Graph, node: torch.fx.Node, new: torch.fx.Node) -> None:

@@ -13,7 +13,7 @@ from agent.kernels.rewriting.heads import shared_heads
 from agent.kernels.rewriting.lists import sums_of_many
 from agent.kernels.rewriting.matches import made_of
 from agent.kernels.rewriting.means import merged
-from agent.kernels.rewriting.nodes import arguments_of, aten, replace
+from agent.kernels.rewriting.nodes import arguments_of, aten, laid_out, replace, same_sizes
 from agent.kernels.rewriting.norms import mean_of_norm, steady_norm
 from agent.kernels.rewriting.orders import order_statistic
 from agent.kernels.rewriting.packed import packed_linear
@@ -35,6 +35,11 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
         )  # fmt: skip
         better = next((new for rule in rules if (new := rule(graph.graph, node)) is not None), None)
         if better is not None:
+            was, now = node.meta["val"], better.meta["val"]
+            if isinstance(was, torch.Tensor) and (
+                was.dtype != now.dtype or not same_sizes(was, now)
+            ):  # a rule that did not foresee it, such as autocast
+                continue
             replace(graph.graph, node, better)
             changed += 1
         else:
@@ -59,7 +64,11 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
                 new = graph.graph.call_function(
                     aten.add.Tensor, (new, graph.graph.call_function(aten.view.default, (bias, shape)))
                 )
-        new.meta["val"] = node.meta["val"]
+        new.meta["val"] = value = node.meta["val"]
+        if name == "attention":
+            new.meta["val"] = value.contiguous()
+            with graph.graph.inserting_before(node):
+                new = laid_out(graph.graph, new, value)
         replace(graph.graph, node, new)
         changed += 1
     graph.recompile()

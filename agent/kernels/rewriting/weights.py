@@ -32,6 +32,8 @@ def change_between(scores: Any, weights: Any, user: Any) -> tuple[Any, str] | No
     The text has statements, of which the last is an expression, on a score `x` and the tensor's element `m`; empty where weights are
     the scores. None where something else uses one of them, or operations are not known.
     """
+    if scores is weights:
+        return (None, "") if [*scores.users] == [user] and not is_written_between(scores, user) else None
     between = [scores]
     for one in scores.graph.nodes:
         if is_pointwise(one) and any(each in between for each in one.all_input_nodes):

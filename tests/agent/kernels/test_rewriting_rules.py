@@ -489,6 +489,10 @@ def repeated(x, times):
 
 
 class Model(nn.Module):
+    def cast(self, q, k, v):
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.scaled_dot_product_attention(q, k, v).float()
+
     def forward(self, q, k, v, known, added, x, y):
         attend = F.scaled_dot_product_attention
         scores = q @ k.transpose(2, 3)
@@ -505,6 +509,10 @@ class Model(nn.Module):
             F.dropout(F.softmax((20 * torch.tanh(q @ k.transpose(2, 3) * 0.1) - bias).masked_fill(~known, -torch.inf), dim=3), 0.1, False) @ v,
             torch.einsum("bhgl,bhld->bghd", torch.einsum("bhgd,bhld->bhgl", q, k).float().mul(0.2).softmax(-1).to(v.dtype), v),
             torch.einsum("nhqk,nkhd->nqhd", torch.softmax(torch.einsum("nqhd,nkhd->nhqk", q.transpose(1, 2), k.transpose(1, 2)), -1), v.transpose(1, 2)),
+            (q @ k.transpose(2, 3)).masked_fill(~known, -torch.inf).softmax(-1) @ v,
+            (q @ torch.cat([k, x], 2).transpose(2, 3) / 8).softmax(-1) @ torch.cat([v, y], 2),
+            attend(q.repeat(1, 1, 3, 1).transpose(1, 2).contiguous().transpose(1, 2), k, v).transpose(1, 2).view(2, 3, -1),
+            attend(heads, *(one[:, 0].unsqueeze(-3).expand(-1, 8, -1, -1).reshape(2, 8, -1, 64) for one in (k, v))),
             # These stay: dropout, few keys, many queries, heads that are short, scores used elsewhere, over another axis, an equation that
             # sums something else, two tensors beside scores.
             attend(q, k, v, dropout_p=1e-12),
@@ -515,6 +523,11 @@ class Model(nn.Module):
             (q @ k.transpose(2, 3)).softmax(1) @ v,
             torch.einsum("bhgl,bhld->bhgd", torch.einsum("bhgd,bhle->bhgl", q, k).softmax(-1), v),
             ((q @ k.transpose(2, 3)) * bias + added).softmax(-1) @ v,
+            # Nor do these: an autocast, a mask with more sizes than scores, one head of queries for several of keys, rounded scores.
+            self.cast(q, k, v),
+            (q[:1] @ k[:1].transpose(2, 3)).masked_fill(~known, -torch.inf).softmax(-1) @ v[:1],
+            attend(q[:, :1], k[:, :1].repeat_interleave(4, 1), v[:, :1].repeat_interleave(4, 1)),
+            torch.div(q @ k.transpose(2, 3), 2.0, rounding_mode="floor").softmax(-1) @ v,
         )
 
 
@@ -532,8 +545,8 @@ def get_init_inputs():
 
 def test_attention_of_few_queries_is_the_library_s_however_it_is_written(tmp_path: Path) -> None:
     found = rewritten(tmp_path, DECODING)
-    assert found["same"] == [True] * 18
-    assert found["library"] == ["decoding"] * 10
+    assert found["same"] == [True] * 26
+    assert found["library"] == ["decoding"] * 14
 
 
 LISTS = """
