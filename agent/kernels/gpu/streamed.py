@@ -1,8 +1,9 @@
 """Attention of few queries at float32 accuracy, as in decoding: keys and values are read once and split in registers.
 
-`attention.py` splits them in memory first, which pays where many queries read them again. Here a program has all queries that share a
-head of keys, and a chunk of its keys; a second kernel joins the sums of all chunks. Up to four rows are summed by multiply-adds. Keys may lie in several tensors, as a cache and
-those of a new token do: their chunks are joined as well, and nobody copies them into one.
+`attention.py` splits them in memory first, which pays where many queries read them again. Here a program has all queries that share
+a head of keys, its rows, and a chunk of its keys; a second kernel joins the sums of all chunks. Up to four rows are summed by
+multiply-adds, more by tensor cores. Keys may lie in several tensors, as those of a cache and of a new token do: their chunks are
+joined as well, without a copy of all keys in one tensor.
 """
 
 import torch
@@ -172,8 +173,8 @@ def _stream_thin(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr
                  ROWS: tl.constexpr, KEYS: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr, SLICES: tl.constexpr):  # fmt: skip
     """As `_stream` for up to four rows, by multiply-adds, which take less time than a split then.
 
-    Heads are cut in slices. All threads read SLOTS rows of one together, 16 bytes each; every SLOTS-th key belongs to one slot with a largest score, a sum of weights
-    and a total of its own, so that no thread waits for another before the end.
+    Heads are cut in slices. All threads read SLOTS rows of a slice together, 16 bytes each. Every SLOTS-th key belongs to one slot,
+    which has a largest score, a sum of weights and a total of its own, so that no thread waits for another before the end.
     """
     all_heads, head, chunk = tl.num_programs(0), tl.program_id(0), tl.program_id(1)
     batch, shared = (head // heads).to(tl.int64), (head % heads).to(tl.int64)
