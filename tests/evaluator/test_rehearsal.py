@@ -116,6 +116,7 @@ def test_the_next_process_compiles_nothing(core: RefereeCore) -> None:
         process.close()
 
 
+@pytest.mark.slow
 def test_what_fails_without_a_device_costs_nothing_but_time(core: RefereeCore) -> None:
     open_shapes = shapes(core)
     half = KERNEL.replace(

@@ -178,6 +178,7 @@ def ptx(folder: Path, text: str) -> str:
     return str(run_program(folder, COMPILES, "one.py")["ptx"])
 
 
+@pytest.mark.slow
 def test_machine_code_for_known_sizes_does_not_divide(tmp_path: Path) -> None:
     divisions = re.compile(r"\b(?:div|rem)\.[su]")
     assert len(divisions.findall(ptx(tmp_path, SOURCE))) >= 2

@@ -64,6 +64,7 @@ def test_sizes_that_vary_at_run_time_are_symbols_in_one_capture_and_numbers_in_t
     assert "own" not in json.loads(capture_text(tmp_path / "b", reference, dims)), "no library, no use"
 
 
+@pytest.mark.slow
 def test_a_module_for_which_symbols_take_too_long_is_captured_at_its_own_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
