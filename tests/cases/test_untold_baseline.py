@@ -39,7 +39,6 @@ def _baselines(verdict: Verdict) -> set[str]:
     return {name.partition("/")[0] for shape in verdict.shapes for name in shape.baselines}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "off",
     [

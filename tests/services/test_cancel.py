@@ -83,7 +83,6 @@ def test_a_queued_evaluation_is_cancelled_at_once(door: Service) -> None:
     assert door.post("/evaluations/nothing/cancel").status_code == 404
 
 
-@pytest.mark.slow
 def test_a_service_that_is_asked_to_stop_gives_its_job_back(tmp_path: Path) -> None:
     service = Service(tmp_path)
     try:

@@ -15,7 +15,7 @@ from agent.kernels.gpu.gathered import multiply_gathered
 from agent.kernels.gpu.hopper import on_hopper
 from agent.kernels.gpu.lists import sums_of_lists
 from agent.kernels.gpu.parts import TILE
-from agent.kernels.gpu.products import LAUNCH_S, few, product, product_pays, unpacked, with_launches
+from agent.kernels.gpu.products import LAUNCH_S, few, four_of, product, product_pays, unpacked, with_launches
 from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.scans import running_logsumexp, scan
@@ -53,7 +53,7 @@ def library_addmm(bias, a, b, *, alpha=1, beta=1, out):
 
 def library_packed(x, sources, rows, unpack, parts):
     """x (m, k) @ w^T for the w (rows, k) that ``unpack`` computes from up to four tensors, ``parts`` neighbors at a time."""
-    sources = [*sources, *[sources[0]] * (4 - len(sources))]
+    sources = four_of(sources)
     (m, ks), out = x.shape, x.new_empty((x.shape[0], rows))
     if _multiplies(x, out) and 0 < m <= TILE < rows and ks >= 64:
         return few(x, sources, out, None, 1.0, 0.0, unpack, parts)

@@ -321,6 +321,11 @@ def _few_results(splits, m, n, x):
     return x.new_empty((splits, m, n)), empty_scales(splits, 1, n, x.device)
 
 
+def four_of(sources):
+    """Up to four tensors as four, for kernels with as many pointers."""
+    return [*sources, *[sources[0]] * (4 - len(sources))]
+
+
 def unpacked(sources, unpack, parts, out):
     """The matrix out (rows, ks) float32 of what ``unpack`` computes from four tensors, ``parts`` neighbors at a time."""
     rows, ks = out.shape

@@ -13,7 +13,7 @@ import triton.language as tl
 from agent.kernels.gpu.attention import LARGEST_SCORE, exponentials, in_bytes
 from agent.kernels.gpu.launching import launch
 from agent.kernels.gpu.parts import power_of_two, scale_exponent
-from agent.kernels.gpu.products import processors, with_launches
+from agent.kernels.gpu.products import four_of, processors, with_launches
 
 MOST_ROWS = 16  # with 64, splitting takes as long as torch's whole attention
 MOST_THIN_ROWS, MOST_THIN_DIMS = 4, 128  # a thread has registers for no more sums
@@ -56,14 +56,10 @@ class Computed:
         out = torch.empty(self.shape, dtype=torch.float32, device=self.sources[0].device)
         if out.numel():
             launch(
-                _write_rows, (batch * heads, -(-keys // 64)), (*_four(self.sources), out), (heads, keys, dims),
+                _write_rows, (batch * heads, -(-keys // 64)), (*four_of(self.sources), out), (heads, keys, dims),
                 ELEMENT=self.element, KEYS=64, DIMS=triton.next_power_of_2(dims),
             )  # fmt: skip
         return out
-
-
-def _four(sources):
-    return [*sources, *[sources[0]] * (4 - len(sources))]
 
 
 @triton.jit
@@ -87,7 +83,8 @@ def _stream(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr, par
             ROWS: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr):  # fmt: skip
     """The queries that share a head of keys, over a chunk of them: for each row its largest score, the weights' sum, and a mark.
 
-    KEY, VALUE: they compute keys and values of what lies at four pointers. EXACT: by float32 multiply-adds, where the mark says that no scale holds the values or that scores are too large.
+    KEY, VALUE: they compute keys and values from what lies at four pointers.
+    EXACT: by float32 multiply-adds, where the mark says that no scale holds the values or that scores are too large.
     """
     all_heads, head, chunk = tl.num_programs(0), tl.program_id(0), tl.program_id(1)
     batch, shared = (head // heads).to(tl.int64), (head % heads).to(tl.int64)
@@ -314,7 +311,7 @@ def _source(piece):
     """Of keys or values: four tensors, strides of the first three axes, what computes them, and bytes of an element in memory."""
     if isinstance(piece, Computed):
         return (
-            _four(piece.sources),
+            four_of(piece.sources),
             (0, 0, 0),
             piece.element,
             min(one.element_size() for one in piece.sources),

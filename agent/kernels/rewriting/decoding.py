@@ -13,7 +13,6 @@ from agent.kernels.rewriting.nodes import (
     add_call,
     arguments_of,
     aten,
-    factor_of,
     hint,
     is_operation,
     is_written_between,
@@ -21,6 +20,7 @@ from agent.kernels.rewriting.nodes import (
     only_used,
     operation,
     same_sizes,
+    scaled,
     value_of,
     writes,
 )
@@ -44,9 +44,12 @@ def decoding(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None
     if name == "scaled_dot_product_attention":
         given = arguments_of(node)
         mask, scale = given["attn_mask"], given["scale"]
+        kind = None if mask is None else value_of(mask).dtype
         if given["is_causal"] or given["dropout_p"] or (mask is not None and value_of(mask).dim() > 4):
             return None
-        is_bias = mask is not None and value_of(mask).dtype == torch.float32
+        if kind not in (None, torch.bool, torch.float32):
+            return None
+        is_bias = kind == torch.float32
         text, bias, excluded = ("x + m", mask, None) if is_bias else ("", None, mask)
         return _attended(
             graph, node, given["query"], given["key"], given["value"], excluded, bias, scale, text
@@ -200,9 +203,8 @@ def _written_out(
     scores, scale = product, 1.0
     while scores is not last and (later := only_used(scores)) is not None:
         [user_of] = later.users
-        factor = factor_of(user_of)
-        if factor is not None and 1e-30 < factor < 1e30 and 1e-30 < scale * factor < 1e30:
-            scale *= factor
+        if (more := scaled(scale, user_of)) is not None:
+            scale = more
         elif operation(user_of) != "to" or value_of(user_of).dtype != torch.float32:
             break
         scores = user_of

@@ -247,7 +247,7 @@ class Element:
             return None
         axis, which = tensors[0]
         axes, size = value_of(which).dim(), source.shape[axis]
-        if value_of(which).dtype not in (torch.int32, torch.int64) or not isinstance(size, int):
+        if value_of(which).dtype not in (torch.int32, torch.int64) or not isinstance(size, int) or not size:
             return None
         at = self.of(which, index[axis : axis + axes])
         if at is None or at in self._differ:  # neighbors would lie anywhere

@@ -12,12 +12,12 @@ from agent.kernels.rewriting.nodes import (
     add_call,
     arguments_of,
     aten,
-    factor_of,
     hint,
     is_operation,
     is_written_between,
     only_used,
     operation,
+    scaled,
     spread,
     value_of,
 )
@@ -113,8 +113,8 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
         while not is_operation(scores, "matmul"):
             if is_operation(scores, "masked_fill") and excluded is None and scores.args[2] == -math.inf:
                 excluded = scores.args[1]
-            elif (factor := factor_of(scores)) is not None:
-                scale *= factor
+            elif (more := scaled(scale, scores)) is not None:
+                scale = more
             else:
                 return None
             scores = only_used(scores.args[0])

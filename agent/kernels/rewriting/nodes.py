@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -69,14 +68,18 @@ def same_sizes(*tensors: Any) -> bool:
     return len({tuple(str(size) for size in one.shape) for one in tensors}) == 1
 
 
-def factor_of(node: Any) -> float | None:
-    """By which positive number an operation multiplies its first argument; None for others."""
+def scaled(scale: float, node: Any) -> float | None:
+    """A scale times the positive number by which an operation multiplies its first argument; None for other operations.
+
+    None also where a product of all numbers leaves the range in which each of them rounds as one after the other does.
+    """
     if operation(node) not in ("mul", "div") or len(node.args) != 2 or node.kwargs:
         return None
     number = node.args[1]
-    if not isinstance(number, int | float) or not 0 < number < math.inf:
+    if not isinstance(number, int | float) or not 1e-30 < number < 1e30:
         return None
-    return number if operation(node) == "mul" else 1 / number
+    scale = scale * number if operation(node) == "mul" else scale / number
+    return scale if 1e-30 < scale < 1e30 else None
 
 
 def laid_out(graph: torch.fx.Graph, node: torch.fx.Node, like: torch.Tensor) -> torch.fx.Node:
