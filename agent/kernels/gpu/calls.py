@@ -257,10 +257,18 @@ def library_decoding(q, keys, values, excluded, bias, scale, safe, change, key=N
     if key is not None:
         keys, values = [keys[0].tensor()], [values[0].tensor()]
     k, v = (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2) for pieces in (keys, values))
+    if safe and q.shape[1] != k.shape[1]:  # torch's call repeats keys in memory
+        scale = q.shape[3] ** -0.5 if scale is None else scale
+        rows = q.reshape(*k.shape[:2], -1, q.shape[3])
+        scores = (rows @ k.transpose(2, 3)).mul_(scale).view(*q.shape[:3], k.shape[2])
+        if excluded is not None:
+            scores.masked_fill_(excluded, -math.inf)
+        weights = torch.ops.aten._safe_softmax(scores if bias is None else scores + bias, -1)
+        return (weights.view(*rows.shape[:3], k.shape[2]) @ v).view(q.shape).contiguous()
     if safe:
         mask = bias if excluded is None else excluded.logical_not()
-        attend, shares = torch.nn.functional.scaled_dot_product_attention, q.shape[1] != k.shape[1]
-        return attend(q, k, v, mask, scale=scale, enable_gqa=shares).contiguous()
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(q, k, v, mask, scale=scale).contiguous()
     if change is None:
         return library_attention(q, k, v, excluded, scale, False)
     scores = weighed((q @ k.transpose(2, 3)).mul_(scale).contiguous(), bias, change)

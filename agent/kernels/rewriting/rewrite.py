@@ -36,9 +36,8 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
         better = next((new for rule in rules if (new := rule(graph.graph, node)) is not None), None)
         if better is not None:
             was, now = node.meta["val"], better.meta["val"]
-            if isinstance(was, torch.Tensor) and (
-                was.dtype != now.dtype or not same_sizes(was, now)
-            ):  # a rule that did not foresee it, such as autocast
+            # A rule may not have foreseen an autocast, or operands that are broadcast.
+            if isinstance(was, torch.Tensor) and (was.dtype != now.dtype or not same_sizes(was, now)):
                 continue
             replace(graph.graph, node, better)
             changed += 1
