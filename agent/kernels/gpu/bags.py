@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from agent.kernels.gpu.launching import launch
+from agent.kernels.gpu.launching import launch, repeated
 
 
 @triton.jit(do_not_specialize=["bags", "count", "entries"])
@@ -33,6 +33,7 @@ def _sum_bags(table_ptr, ids_ptr, offsets_ptr, weight_ptr, out_ptr, bags, count,
     tl.store(out_ptr + bag * width + col, tl.sum(total, axis=0), mask=col < width)
 
 
+@repeated
 def sum_bags(table, ids, offsets, weight, last, wraps, out):
     """out[i] = the sum of weight[j] * table[ids[j]] for j from offsets[i] to offsets[i + 1].
 

@@ -13,6 +13,7 @@ from agent.kernels.gpu.convolutions import After, convolution, transposed_convol
 from agent.kernels.gpu.distances import distances
 from agent.kernels.gpu.gathered import multiply_gathered
 from agent.kernels.gpu.hopper import on_hopper
+from agent.kernels.gpu.launching import repeated
 from agent.kernels.gpu.lists import sums_of_lists
 from agent.kernels.gpu.parts import TILE
 from agent.kernels.gpu.products import LAUNCH_S, few, four_of, product, product_pays, unpacked, with_launches
@@ -28,53 +29,68 @@ from agent.kernels.gpu.windows import windows, windows_apply
 #: Channels of a group, in and out, up to which a convolution is computed in its direct form: with five, cuDNN reaches 2.5 TFLOP/s and
 #: this 3.6 (H100). With more, cuDNN gains; not measured.
 MOST_OF_GROUP = 5
-#: The square of the multiplications, (m k) (k n) (m n), and the elements of operands and results, that take cuBLAS as long as nine
-#: launches from Python (H100).
-SHORT_SUMS, SHORT_ELEMENTS = (9 * LAUNCH_S * 35e12 / 2) ** 2, 9 * LAUNCH_S * 2.5e12 / 4
+#: The square of the multiplications, (m k) (k n) (m n), and the elements of operands and results, that take cuBLAS as long as a
+#: product's eight launches where it is slowest (H200).
+SHORT_SUMS, SHORT_ELEMENTS = (8 * LAUNCH_S * 20e12 / 2) ** 2, 8 * LAUNCH_S * 1.5e12 / 4
 
 
 def library_mm(a, b, *, out):
-    if _is_long(a, b, out) and _multiplies(a, b, out):
-        x, y = a.unsqueeze(0), b.unsqueeze(0)
-        if product_pays(x, y):
-            product(x, y, out.unsqueeze(0))
-            return out
-    return torch.mm(a, b, out=out)
+    if not _is_long(a, b, out) or _is_rounded() or _product(a, b, out) is None:
+        return torch.mm(a, b, out=out)
+    return out
 
 
 def library_addmm(bias, a, b, *, alpha=1, beta=1, out):
-    if _is_long(a, b, out) and _multiplies(a, b, bias, out):
-        x, y = a.unsqueeze(0), b.unsqueeze(0)
-        if product_pays(x, y):
-            product(x, y, out.unsqueeze(0), bias if beta else None, float(alpha), float(beta))
-            return out
-    return torch.addmm(bias, a, b, alpha=alpha, beta=beta, out=out)
+    if not _is_long(a, b, out) or _is_rounded() or _product(a, b, out, bias, alpha, beta) is None:
+        return torch.addmm(bias, a, b, alpha=alpha, beta=beta, out=out)
+    return out
+
+
+@repeated
+def _product(a, b, out, bias=None, alpha=1.0, beta=1.0):
+    """out = alpha * a @ b + beta * bias by our kernels, or None where they do not apply or are not expected to be faster."""
+    if not _multiplies(a, b, out, *([] if bias is None else [bias])):
+        return None
+    x, y, z = (one if one.dim() == 3 else one.unsqueeze(0) for one in (a, b, out))
+    if not product_pays(x, y):
+        return None
+    product(x, y, z, bias if beta else None, float(alpha), float(beta))
+    return out
 
 
 def library_packed(x, sources, rows, unpack, parts):
     """x (m, k) @ w^T for the w (rows, k) that ``unpack`` computes from up to four tensors, ``parts`` neighbors at a time."""
     sources = four_of(sources)
-    (m, ks), out = x.shape, x.new_empty((x.shape[0], rows))
-    if _multiplies(x, out) and 0 < m <= TILE < rows and ks >= 64:
-        return few(x, sources, out, None, 1.0, 0.0, unpack, parts)
-    w = unpacked(sources, unpack, parts, x.new_empty((rows, ks)))
-    return library_mm(x, w.t(), out=out)
+    out = None if _is_rounded() else _packed_product(x, sources, rows, unpack, parts)
+    if out is None:
+        w = unpacked(sources, unpack, parts, x.new_empty((rows, x.shape[1])))
+        out = library_mm(x, w.t(), out=x.new_empty((x.shape[0], rows)))
+    return out
+
+
+@repeated
+def _packed_product(x, sources, rows, unpack, parts):
+    """The same by the kernel for few rows of x, or None."""
+    (m, ks) = x.shape
+    if not _multiplies(x) or not 0 < m <= TILE < rows or ks < 64:
+        return None
+    return few(x, sources, x.new_empty((m, rows)), None, 1.0, 0.0, unpack, parts)
 
 
 def library_bmm(a, b, *, out):
     if tiny_pays(a, b):
         return tiny_products(a, b, out)
-    if a.shape[1] <= MOST_THIN and _multiplies(a, b, out) and thin_pays(a, b, out):
+    if a.shape[1] <= MOST_THIN and not _is_rounded() and _multiplies(a, b, out) and thin_pays(a, b, out):
         return thin_products(a, b, out)
-    if _is_long(a, b, out) and _multiplies(a, b, out) and product_pays(a, b):
-        return product(a, b, out)
-    return torch.bmm(a, b, out=out)
+    if not _is_long(a, b, out) or _is_rounded() or _product(a, b, out) is None:
+        return torch.bmm(a, b, out=out)
+    return out
 
 
 def library_baddbmm(bias, a, b, *, alpha=1, beta=1, out):
-    if _is_long(a, b, out) and _multiplies(a, b, bias, out) and product_pays(a, b):
-        return product(a, b, out, bias if beta else None, float(alpha), float(beta))
-    return torch.baddbmm(bias, a, b, alpha=alpha, beta=beta, out=out)
+    if not _is_long(a, b, out) or _is_rounded() or _product(a, b, out, bias, alpha, beta) is None:
+        return torch.baddbmm(bias, a, b, alpha=alpha, beta=beta, out=out)
+    return out
 
 
 def library_convolution(
@@ -123,33 +139,37 @@ def library_convolution(
         if has_small_groups and min(out_sizes) > 0 and windows_apply(x, weight.shape[2:]) and _is_large(x):
             out = x.new_empty((x.shape[0], weight.shape[0], *out_sizes))
             return windows(x, out, "convolution", weight.shape[2:], stride, padding, dilation, weight)
-        last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
-        if (
-            groups == 1
-            and on_hopper(x.device)
-            and (not transposed or all(step == 1 for step in dilation))
-            and (x.is_contiguous() or x.is_contiguous(memory_format=last))
-        ):
+        if groups == 1 and on_hopper(x.device):
             parts = 1 if torch.backends.cudnn.allow_tf32 else 2
-            if _convolution_pays(x, outs, weight.shape[2:], out_sizes, stride, transposed, parts):
-                order = torch.contiguous_format if x.is_contiguous() else last
-                out = torch.empty(
-                    (x.shape[0], outs, *out_sizes), dtype=x.dtype, device=x.device, memory_format=order
-                )
-                if transposed:
-                    return transposed_convolution(x, weight, bias, stride, padding, out, parts, after)
-                return convolution(x, weight, bias, stride, padding, dilation, out, parts, after)
+            out = _convolution(
+                x, weight, bias, stride, padding, dilation, out_sizes, transposed, parts, after
+            )
+            if out is not None:
+                return out
     out = torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     return after.apply(out.contiguous()) if x.is_contiguous() else out
+
+
+@repeated
+def _convolution(x, weight, bias, stride, padding, dilation, out_sizes, transposed, parts, after):
+    """The same by an implicit product, or None where it does not apply or is not expected to be faster."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
+    outs, order = weight.shape[1 if transposed else 0], torch.contiguous_format if x.is_contiguous() else last
+    if (transposed and any(step != 1 for step in dilation)) or not x.is_contiguous(memory_format=order):
+        return None
+    if not _convolution_pays(x, outs, weight.shape[2:], out_sizes, stride, transposed, parts):
+        return None
+    out = torch.empty((x.shape[0], outs, *out_sizes), dtype=x.dtype, device=x.device, memory_format=order)
+    if transposed:
+        return transposed_convolution(x, weight, bias, stride, padding, out, parts, after)
+    return convolution(x, weight, bias, stride, padding, dilation, out, parts, after)
 
 
 def library_mean_pool(x, taps, stride, padding, inside, divisor):
     if windows_apply(x, taps) and _is_large(x):
         kind = "mean_inside" if inside else "mean"
         out = x.new_empty((*x.shape[:2], *_pooled(x, taps, stride, padding, [1] * len(taps))))
-        return windows(
-            x, out, kind, taps, stride, padding, [1] * len(taps), divisor=divisor or math.prod(taps)
-        )
+        return windows(x, out, kind, taps, stride, padding, [1] * len(taps), None, divisor or math.prod(taps))
     more = {"divisor_override": divisor} if divisor else {}
     pools = torch.nn.functional.avg_pool1d, torch.nn.functional.avg_pool2d, torch.nn.functional.avg_pool3d
     pool = pools[len(taps) - 1]
@@ -221,14 +241,9 @@ def library_attention(q, k, v, excluded, scale, causal, safe=False, element=None
         safe: zeros for queries without keys, as torch's call has them.
     """
     scale = q.shape[3] ** -0.5 if scale is None else scale
-    if attention_applies(q, k, v) and on_hopper(q.device) and not torch.backends.cuda.matmul.allow_tf32:
-        scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-        # What is written out makes passes over all scores.
-        theirs_s = 4 * scores * q.shape[3] / 45e12 + (0 if excluded is None or safe else 20 * scores / 2.4e12)
-        ours_s = 4 * scores * q.shape[3] / 90e12 + 12 * (q.numel() + 2 * k.numel()) / 2.4e12
-        if with_launches(ours_s, 10) < 0.95 * theirs_s:
-            out = q.new_empty((*q.shape[:3], v.shape[3]))
-            return attention(q, k, v, excluded, scale, causal, safe, out, element)
+    out = None if _is_rounded() else _attention(q, k, v, excluded, scale, causal, safe, element)
+    if out is not None:
+        return out
     if element is not None:
         return (weighed((q @ k.transpose(2, 3)).mul_(scale).contiguous(), excluded, element) @ v).contiguous()
     if excluded is None or safe:
@@ -237,6 +252,20 @@ def library_attention(q, k, v, excluded, scale, causal, safe=False, element=None
         return attend(q, k, v, counts, is_causal=causal, scale=scale).contiguous()
     scores = (q @ k.transpose(2, 3)).mul_(scale).masked_fill_(excluded, -math.inf)
     return (torch.softmax(scores, -1) @ v).contiguous()
+
+
+@repeated
+def _attention(q, k, v, excluded, scale, causal, safe, element):
+    """The same by our kernel, or None where it does not apply or is not expected to be faster."""
+    if not attention_applies(q, k, v) or not on_hopper(q.device):
+        return None
+    scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
+    # What is written out makes passes over all scores.
+    theirs_s = 4 * scores * q.shape[3] / 45e12 + (0 if excluded is None or safe else 20 * scores / 2.4e12)
+    ours_s = 4 * scores * q.shape[3] / 90e12 + 12 * (q.numel() + 2 * k.numel()) / 2.4e12
+    if with_launches(ours_s, 10) >= 0.95 * theirs_s:
+        return None
+    return attention(q, k, v, excluded, scale, causal, safe, q.new_empty((*q.shape[:3], v.shape[3])), element)
 
 
 def library_decoding(q, keys, values, excluded, bias, scale, safe, change, key=None, value=None, sizes=()):
@@ -248,12 +277,11 @@ def library_decoding(q, keys, values, excluded, bias, scale, safe, change, key=N
         key, value: compute keys and values of these sizes from the tensors that are given for them, see `Computed`; or None.
     """
     if key is not None:
+        sizes = torch.Size(sizes)
         keys, values = [Computed(keys, key, sizes)], [Computed(values, value, sizes)]
-    is_ours = streaming_applies(q, keys, values) and streaming_pays(q, keys) and on_hopper(q.device)
-    if is_ours and not torch.backends.cuda.matmul.allow_tf32:
-        scale = q.shape[3] ** -0.5 if scale is None else scale
-        out = q.new_empty(q.shape)
-        return streamed_attention(q, keys, values, excluded, bias, scale, safe, change, out)
+    out = None if _is_rounded() else _decoding(q, keys, values, excluded, bias, scale, safe, change)
+    if out is not None:
+        return out
     if key is not None:
         keys, values = [keys[0].tensor()], [values[0].tensor()]
     k, v = (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2) for pieces in (keys, values))
@@ -275,6 +303,15 @@ def library_decoding(q, keys, values, excluded, bias, scale, safe, change, key=N
     if excluded is not None:
         scores.masked_fill_(excluded, -math.inf)
     return (torch.softmax(scores, -1) @ v).contiguous()
+
+
+@repeated
+def _decoding(q, keys, values, excluded, bias, scale, safe, change):
+    """The same by our kernel, or None where it does not apply or is not expected to be faster."""
+    if not streaming_applies(q, keys, values) or not streaming_pays(q, keys) or not on_hopper(q.device):
+        return None
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    return streamed_attention(q, keys, values, excluded, bias, scale, safe, change, q.new_empty(q.shape))
 
 
 def library_distances(x, z, euclid):
@@ -323,13 +360,13 @@ def library_count(out, index):
 
 
 def _is_slow_to_sort(x):
-    """Whether torch's operations, at 0.3 TB/s or less, take longer than a launch from Python."""
-    return 4 * x.numel() / 0.3e12 > LAUNCH_S
+    """Whether torch's operations, at 0.3 TB/s or less, take longer than a launch that is not repeated."""
+    return 4 * x.numel() / 0.3e12 > 4 * LAUNCH_S
 
 
 def _is_large(x):
-    """Whether one pass over x takes longer than a launch from Python."""
-    return 4 * x.numel() / 1.2e12 > LAUNCH_S
+    """Whether one pass over x takes longer than a launch with what is around it."""
+    return 4 * x.numel() / 1.2e12 > 4 * LAUNCH_S
 
 
 def _pooled(x, taps, stride, padding, dilation):
@@ -354,11 +391,12 @@ def _is_long(a, b, out):
 
 
 def _multiplies(*tensors):
-    return (
-        all(one.is_cuda and one.dtype == torch.float32 for one in tensors)
-        and not torch.backends.cuda.matmul.allow_tf32
-        and on_hopper(tensors[0].device)
-    )
+    return all(one.is_cuda and one.dtype == torch.float32 for one in tensors) and on_hopper(tensors[0].device)
+
+
+def _is_rounded():
+    """Whether torch may multiply in TF32, which is faster than our products."""
+    return torch.backends.cuda.matmul.allow_tf32
 
 
 def _convolution_pays(x, outs, taps, sizes, stride, transposed, parts):

@@ -9,6 +9,8 @@ allowed, the product of the high parts alone has its accuracy. Images with value
 are computed again in float32.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -264,16 +266,21 @@ def _mend_images(x_ptr, w_ptr, bits_ptr, bad_ptr, bias_ptr, one_ptr, two_ptr, ou
             tl.store(out_ptr + to, total, mask=mask)
 
 
-class After:
+class After(NamedTuple):
     """Pointwise operations on a convolution's output.
 
     Attributes:
         function: a kernel's function of an element and two operands; or None.
-        operands: two; each None, one value a channel (channels,), or one an element, strided as the output is.
+        one, two: the operands; each None, one value a channel (channels,), or one an element, strided as the output is.
     """
 
-    def __init__(self, function=None, one=None, two=None):
-        self.function, self.operands = function, (one, two)
+    function: object = None
+    one: torch.Tensor | None = None
+    two: torch.Tensor | None = None
+
+    @property
+    def operands(self):
+        return self.one, self.two
 
     def three_axes(self):
         return After(

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from agent.kernels.gpu.launching import launch
+from agent.kernels.gpu.launching import launch, repeated
 
 
 @triton.jit(do_not_specialize=["rows", "m", "ks", "matrices"])
@@ -26,6 +26,7 @@ def _multiply_gathered(w_ptr, index_ptr, x_ptr, out_ptr, rows, m, ks, matrices, 
     tl.store(out_ptr + row * m + col, result, mask=col < m)
 
 
+@repeated
 def multiply_gathered(weights, index, x, out):
     """out[i] = weights[index[i]] @ x[i] for weights (matrices, m, k), x (rows, k), out (rows, m); float32, x and out contiguous."""
     matrices, m, ks = weights.shape

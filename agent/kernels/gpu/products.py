@@ -33,9 +33,9 @@ from agent.kernels.gpu.parts import (
 
 # Of a scale of few bits; times the other operand's, up to 2^62, and a step's sum it is a float32.
 LARGEST_SCALE = tl.constexpr((40 + 127) << 23)
-# Of a launch from Python with its descriptors and buffers, on a slow host (a product takes 180 us of an H200's, whose torch.mm takes
-# 19); a CUDA graph's replay takes a tenth (agent.kernels.writing.as_replayed).
-LAUNCH_S = 20e-6
+# A launch that is repeated, on a slow host: a product takes 40 us of an H200's, whose torch.mm takes 20. A CUDA graph's replay takes less
+# (agent.kernels.writing.as_replayed).
+LAUNCH_S = 5e-6
 
 
 @triton.jit
@@ -305,15 +305,20 @@ def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
             UNPACK=unpack, PARTS=parts, EVEN=ks % STEP_K == 0, BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K,
             num_warps=8 if tile_n == 128 else 4, num_stages=3,
         )  # fmt: skip
-    bias_view = out if bias is None else bias
-    launch(
-        _add_parts, (-(-m * n // 1024),), (sums, bias_view, out),
-        (splits, m, n, alpha, beta, *out.stride(), *bias_view.stride()),
-        HAS_BIAS=bias is not None, BLOCK=1024,
-    )  # fmt: skip
+    add_parts(sums, bias, out, alpha, beta)
     b, added = w if unpack else w.t()[None], None if bias is None else bias[None]
     mend(x[None], b, left.scale, marks, out[None], added, alpha, beta, unpack, parts)
     return out
+
+
+def add_parts(parts, bias, out, alpha, beta):
+    """out (m, n) = alpha * the sum of parts (parts, m, n) + beta * bias (m, n)."""
+    bias_view = out if bias is None else bias
+    launch(
+        _add_parts, (-(-out.numel() // 1024),), (parts, bias_view, out),
+        (*parts.shape, alpha, beta, *out.stride(), *bias_view.stride()),
+        HAS_BIAS=bias is not None, BLOCK=1024,
+    )  # fmt: skip
 
 
 def _few_results(splits, m, n, x):
@@ -391,15 +396,17 @@ def product_pays(a, b):
 
 @functools.lru_cache(4096)
 def _pays(batches, m, n, ks, few_of, device):
-    """cuBLAS on an H100 or H200: 50 TFLOP/s, 35 where few terms are summed, 20 to 28 with few rows, or the memory's rate.
-
-    Here: what the functions above say, 20 us for small kernels around them, and a product's time on the host, that of nine launches.
+    """cuBLAS on an H100 or H200: 50 TFLOP/s, 35 where few terms are summed, 26 or 33 with few rows; or the memory's rate, 1.5 TB/s with
+    the fewest rows. 8 us more than that, and here 6 us more than the functions above say; and a product's time on the host, that of
+    eight launches.
     """
-    operands, results = batches * ks * (m + n), batches * m * n
-    cublas = 30e12 if few_of and min(m, n) <= 96 else 50e12 if ks >= 256 else 35e12
-    cublas_s = max(2 * results * ks / cublas, 4 * (operands + results) / memory_rate(device))
+    operands, results, fewest = batches * ks * (m + n), batches * m * n, min(m, n)
+    cublas = 26e12 if fewest <= 48 else 33e12
+    cublas = cublas if few_of and fewest <= 96 else 50e12 if ks >= 256 else 35e12
+    rate = 1.5e12 if few_of and fewest <= 32 else memory_rate(device)
+    cublas_s = max(2 * results * ks / cublas, 4 * (operands + results) / rate) + 8e-6
     if few_of:
         ours_s = _few_s(*((m, n) if few_of == "a" else (n, m)), ks, device)
     else:
         ours_s = _parts_s(batches, m, n, ks, device)
-    return with_launches(ours_s + 20e-6, 9) < 0.95 * cublas_s
+    return with_launches(ours_s + 6e-6, 8) < 0.95 * cublas_s

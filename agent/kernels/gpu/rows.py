@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from agent.kernels.gpu.launching import launch
+from agent.kernels.gpu.launching import launch, repeated
 from agent.kernels.gpu.products import processors
 
 PIECE = 32768  # elements of a row that a program holds
@@ -78,6 +78,7 @@ def softmax_applies(x):
     )  # fmt: skip
 
 
+@repeated
 def softmax(x, out, log):
     """Write softmax, or its logarithm, along the last axis of x to out; both contiguous float32."""
     cols = x.shape[-1]

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from agent.kernels.gpu.launching import launch
+from agent.kernels.gpu.launching import launch, repeated
 from agent.kernels.gpu.products import processors
 
 PART = 2048  # of a row that is scanned at a time
@@ -154,6 +154,7 @@ def _scan(x_ptr, y_ptr, ends_ptr, out_ptr, lanes, units, inner, tiles, chunks, F
             tl.store(at + chunks * lanes, y_before.to(tl.float32), mask=in_lanes)
 
 
+@repeated
 def scan(x, y, dim, joins, first, out):
     """out = the first of the states that joining makes of all up to each place along an axis.
 

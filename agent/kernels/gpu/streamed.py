@@ -6,6 +6,8 @@ multiply-adds, more by tensor cores. Keys may lie in several tensors, as those o
 joined as well, without a copy of all keys in one tensor.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -39,16 +41,17 @@ def _rows(batch, head, key, dim, there, end, p0, p1, p2, p3, at, ELEMENT: tl.con
         return tl.where(there, x, 0.0)
 
 
-class Computed:
+class Computed(NamedTuple):
     """Keys or values (batch, heads, keys, dims) that a kernel computes where it needs them.
 
-    Args:
+    Attributes:
         sources: up to four tensors.
         element: a function of Triton's of batch, head, key (KEYS, 1), place (1, DIMS), masks of both sizes and four pointers.
     """
 
-    def __init__(self, sources, element, shape):
-        self.sources, self.element, self.shape = list(sources), element, torch.Size(shape)
+    sources: list[torch.Tensor]
+    element: object
+    shape: torch.Size
 
     def tensor(self):
         """All of them in memory."""
@@ -303,7 +306,7 @@ def _is_thin(q, keys):
 def streaming_pays(q, keys):
     """Whether `streamed_attention` is faster than torch's, which reads keys and values at 1.35 TB/s (H200)."""
     moved = 8 * sum(k.shape.numel() for k in keys)
-    rate, launches = (3.2e12, len(keys) + 1) if _is_thin(q, keys) else (2.6e12, 2 * len(keys) + 1)
+    rate, launches = (3.2e12, len(keys) + 7) if _is_thin(q, keys) else (2.6e12, 2 * len(keys) + 7)
     return with_launches(moved / rate, launches) < 0.95 * moved / 1.35e12
 
 

@@ -3,12 +3,11 @@
 With eight rows, sums take more registers than there are, and cuBLAS is faster; so it is where many columns lie next to one another.
 """
 
-import torch
 import triton
 import triton.language as tl
 
-from agent.kernels.gpu.launching import launch
-from agent.kernels.gpu.products import memory_rate, processors, with_launches
+from agent.kernels.gpu.launching import launch, repeated
+from agent.kernels.gpu.products import add_parts, memory_rate, processors, with_launches
 
 #: Rows; of more, a thread cannot hold the sums.
 MOST_THIN = 4
@@ -48,6 +47,7 @@ def _multiply_thin(a_ptr, b_ptr, out_ptr, m, n, ks, per, a_batch, a_row, a_k, b_
         )
 
 
+@repeated
 def thin_products(a, b, out):
     """out = a @ b for a (batch, m, k), b (batch, k, n) with k or n next to one another; out contiguous; all float32."""
     batches, m, ks = a.shape
@@ -70,7 +70,7 @@ def thin_products(a, b, out):
         ROWS=rows, BK=part, BN=cols, ALONG_K=along_k, num_warps=8 if along_k else 4,
     )  # fmt: skip
     if splits > 1:
-        torch.sum(sums, 0, out=out)
+        add_parts(sums.view(splits, -1, n), None, out.view(-1, n), 1.0, 0.0)
     return out
 
 
@@ -83,4 +83,4 @@ def thin_pays(a, b, out):
     if b.stride(1) != 1 and not (b.stride(2) == 1 and m > 1 and n <= 256 < ks):
         return False
     read_s = 4 * batches * ks * n / memory_rate(b.device)
-    return with_launches(read_s, 2) < 1.4 * read_s  # cuBLAS's, of the sizes that were timed on an H200
+    return with_launches(read_s, 6) < 1.4 * read_s  # cuBLAS's, of the sizes that were timed on an H200

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from agent.kernels.gpu.launching import launch
+from agent.kernels.gpu.launching import launch, repeated
 from agent.kernels.gpu.products import with_launches
 
 
@@ -22,6 +22,7 @@ def _multiply_tiny(a_ptr, b_ptr, out_ptr, count, a_batch, a_row, a_k, b_batch, b
     tl.store(out_ptr + batch * out_batch + row * out_row + col * out_col, total, mask=there)
 
 
+@repeated
 def tiny_products(a, b, out):
     """out = a @ b for a (batch, m, k), b (batch, k, n); all float32."""
     batches, m, ks = a.shape

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from agent.kernels.gpu.launching import launch
+from agent.kernels.gpu.launching import launch, repeated
 
 MOST_TAPS = 64  # of a window; the loop over them is unrolled
 
@@ -86,6 +86,7 @@ def _windows(x_ptr, w_ptr, out_ptr, channels_out, repeat, depth, height, width, 
     tl.store(to, total, mask=(y < out_h)[:, None] & (x < out_w)[None, :])
 
 
+@repeated
 def windows(x, out, kind, taps, stride, padding, dilation, weight=None, divisor=1.0):
     """Write to out (images, channels, spatial...) the operation on x (images, channels, spatial...); both contiguous.
 

@@ -70,7 +70,9 @@ for name, (run, given) in cases.items():
     def decoded(q, keys, values, excluded, bias, scale, safe, change, key, value, sizes):
         if not key:
             return calls.library_decoding(q, keys, values, excluded, bias, scale, safe, None)
-        keys, values = streamed.Computed(keys, made.key, sizes), streamed.Computed(values, made.value, sizes)
+        keys, values = (
+            streamed.Computed(some, one, torch.Size(sizes)) for some, one in ((keys, made.key), (values, made.value))
+        )
         apart = calls.library_decoding(q, keys.sources, values.sources, excluded, bias, scale, safe, None, made.key, made.value, sizes)
         scale = q.shape[3] ** -0.5 if scale is None else scale
         out = streamed.streamed_attention(q, [keys], [values], excluded, bias, scale, safe, None, torch.full(q.shape, 7.0))

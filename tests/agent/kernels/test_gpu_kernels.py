@@ -155,9 +155,9 @@ def pool(name, x, run, kind, taps, stride, padding, dilation=1, **more):
         return
     axes = x.dim() - 2
     exact = run(x.double())
-    one = windows.windows(x, torch.full_like(exact, 7.0, dtype=x.dtype), kind, taps, stride, padding, [dilation] * axes, **more)
+    one = windows.windows(x, torch.full_like(exact, 7.0, dtype=x.dtype), kind, taps, stride, padding, [dilation] * axes, *more)
     compare(name, one, exact, run(x))
-pool("mean", x, lambda x: F.avg_pool3d(x, 3, 2, 1), "mean", [3, 3, 3], [2, 2, 2], [1, 1, 1], divisor=27)
+pool("mean", x, lambda x: F.avg_pool3d(x, 3, 2, 1), "mean", [3, 3, 3], [2, 2, 2], [1, 1, 1], 1, None, 27)
 pool("mean inside", x, lambda x: F.avg_pool3d(x, (2, 3, 1), (1, 2, 1), (1, 1, 0), count_include_pad=False), "mean_inside", [2, 3, 1], [1, 2, 1], [1, 1, 0])
 plane = draw(1, 1, 40, 300)
 pool("max, with tiles inside", plane, lambda x: F.max_pool2d(x, 4, 1, 1), "max", [4, 4], [1, 1], [1, 1])

@@ -42,8 +42,8 @@ def test_what_follows_a_convolution_becomes_a_function() -> None:
     compile(text, "candidate.py", "exec")
 
 
-def test_in_a_graph_launches_cost_a_tenth() -> None:
-    assert [as_replayed(kernels()).count(one) for one in ("LAUNCH_S = 2e-6", "LAUNCH_S = 20e-6")] == [1, 0]
+def test_in_a_graph_launches_cost_less() -> None:
+    assert [as_replayed(kernels()).count(one) for one in ("LAUNCH_S = 2e-6", "LAUNCH_S = 5e-6")] == [1, 0]
 
 
 def test_the_text_of_the_kernels_needs_nothing_of_this_project() -> None:
@@ -54,7 +54,7 @@ def test_the_text_of_the_kernels_needs_nothing_of_this_project() -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
     }
-    assert {"math", "functools", "torch"} >= {name for name in imported if name.split(".")[0] != "triton"}
+    assert {"math", "functools", "typing", "torch", "triton"} >= {name.split(".")[0] for name in imported}
     defined = names_of(tree)
     assert {"library_mm", "library_addmm", "library_bmm", "library_baddbmm", "library_convolution"} <= set(
         defined
