@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from agent.kernels.gpu.launching import launch
+from agent.kernels.gpu.launching import launch, repeated
 
 
 @triton.jit(do_not_specialize=["points", "others", "dims"])
@@ -27,6 +27,7 @@ def _distances(x_ptr, z_ptr, out_ptr, points, others, dims, x_batch, x_row, x_di
     tl.store(out_ptr + to, total, mask=(row < points)[:, None] & (col < others)[None, :])
 
 
+@repeated
 def distances(x, z, euclid):
     """Distances (batches, points, others) of x (batches, points, dims) and z (batches, others, dims); float32.
 

@@ -51,9 +51,9 @@ def launch(kernel, grid, tensors, numbers, **constants):
 def repeated(operation):
     """An operation whose launches are noted at the first call with tensors of such layouts, and repeated at later ones.
 
-    It takes tensors, numbers, kernels' functions, None, and lists or tuples of these. It returns one of the tensors, a tensor that it
-    allocates, or None if it does not apply, which is remembered too; all of this must follow from the tensors' types, sizes and
-    strides and from the other arguments. Calls that do more to tensors than to view, allocate and launch run as written each time.
+    It takes tensors, numbers, kernels' functions, None, and lists or tuples of these. It returns one of the tensors, one that it
+    allocates, a tuple of such, or None if it does not apply, which is remembered too; all of this must follow from the tensors' types,
+    sizes and strides and from the other arguments. Calls that do more to tensors than to view, allocate and launch run as written each time.
     """
     known = operation.known = {}
 
@@ -101,7 +101,7 @@ class _Notes(TorchDispatchMode):
         super().__init__()
         self.is_whole = triton.__version__.startswith(NOTED_VERSION)
         self._device, self._count = tensors[0].device, len(tensors)
-        self._launches, self._allocated, self._result = [], [], None
+        self._launches, self._allocated = [], []
         # Of each tensor, which root its memory is of, and where; two roots may lie in the same memory now and not at the next call.
         self._roots = list(tensors)
         self._from = [(one, root, 0) for root, one in enumerate(tensors)]
@@ -166,42 +166,43 @@ class _Notes(TorchDispatchMode):
 
     def finish(self, result):
         """Let go of the tensors."""
-        if result is not None:
-            self._result, offset = self._place(result) or (None, 0)
-            self._layout = result.size(), result.stride(), result.dtype
-            if self._result is None or self._result < self._count:
-                self.is_whole = self.is_whole and any(one is result for one in self._roots)
+        self._is_tuple, self._results, self._made = isinstance(result, tuple), [], {}
+        for one in result if self._is_tuple else () if result is None else (result,):
+            root, offset = self._place(one) or (None, 0)
+            self._results.append(root)
+            if root is None or root < self._count:
+                self.is_whole = self.is_whole and root is not None and self._roots[root] is one
             else:  # all of the memory, not a part of it
-                steps = zip(result.size(), result.stride(), strict=True)
-                reach = result.element_size() * (1 + sum((size - 1) * stride for size, stride in steps))
-                self.is_whole = self.is_whole and not offset and reach == result.untyped_storage().nbytes()
+                self._made[root] = one.size(), one.stride(), one.dtype
+                steps = zip(one.size(), one.stride(), strict=True)
+                reach = one.element_size() * (1 + sum((size - 1) * stride for size, stride in steps))
+                self.is_whole = (
+                    self.is_whole and not offset and (reach, False) == self._allocated[root - self._count]
+                )
         self._starts, self._bytes = [], [0, 0]
         for root, (size, is_zero) in enumerate(self._allocated, self._count):
-            if root == self._result:
-                self._starts.append(None)
-                self.is_whole = self.is_whole and not is_zero
-            else:
-                self._starts.append((is_zero, self._bytes[is_zero]))
+            self._starts.append((is_zero, self._bytes[is_zero]))
+            if root not in self._made:
                 self._bytes[is_zero] += -(-size // 512) * 512
         self._roots = self._from = None
 
     def repeat(self, tensors, places):
         """The launches with tensors at these addresses; the result."""
-        if self._result is None:
+        if not self._results:
             return None
-        if self._result < self._count:
-            result = tensors[self._result]
-        else:
-            sizes, strides, dtype = self._layout
-            result = torch.empty_strided(sizes, strides, dtype=dtype, device=self._device)
+        made = {
+            root: torch.empty_strided(sizes, strides, dtype=dtype, device=self._device)
+            for root, (sizes, strides, dtype) in self._made.items()
+        }
         if self._starts:
             scratch = [
                 make(size, dtype=torch.uint8, device=self._device) if size else None
                 for make, size in zip((torch.empty, torch.zeros), self._bytes, strict=True)
             ]
             firsts = [one is not None and one.data_ptr() for one in scratch]
-            for start in self._starts:
-                places.append(result.data_ptr() if start is None else firsts[start[0]] + start[1])
+            places += [firsts[is_zero] + start for is_zero, start in self._starts]
+            for root, one in made.items():
+                places[root] = one.data_ptr()
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)
         for start, line, addresses, tiles in self._launches:
             line = line.copy()
@@ -211,7 +212,8 @@ class _Notes(TorchDispatchMode):
             for at, root, offset, tiling in tiles:
                 line[at] = tiling.at(places[root] + offset)
             start(*line)
-        return result
+        results = tuple(made[root] if root in made else tensors[root] for root in self._results)
+        return results if self._is_tuple else results[0]
 
 
 _ALLOCATIONS = (

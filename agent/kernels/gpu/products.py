@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from agent.kernels.gpu.hopper import few_cut_hopper, multiply_few_hopper, multiply_hopper, on_hopper
-from agent.kernels.gpu.launching import launch
+from agent.kernels.gpu.launching import launch, repeated
 from agent.kernels.gpu.parts import (
     BLOCK_K,
     STEP_K,
@@ -331,6 +331,7 @@ def four_of(sources):
     return [*sources, *[sources[0]] * (4 - len(sources))]
 
 
+@repeated
 def unpacked(sources, unpack, parts, out):
     """The matrix out (rows, ks) float32 of what ``unpack`` computes from four tensors, ``parts`` neighbors at a time."""
     rows, ks = out.shape

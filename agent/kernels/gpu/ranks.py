@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from agent.kernels.gpu.launching import launch
+from agent.kernels.gpu.launching import launch, repeated
 
 MOST_COLS = 32768  # of a row that one program holds
 ONE_BY_ONE = 16  # elements; with more, pieces are sorted
@@ -148,6 +148,7 @@ def _grid(x, most=MOST_COLS):
     return rows, (-(-rows // per), -(-cols // width)), options
 
 
+@repeated
 def top(x, taken, largest):
     """Values, of x's dtype, and places (int64) of the largest or smallest elements along the last axis; ``taken`` of each row."""
     cols = x.shape[-1]
@@ -168,6 +169,7 @@ def top(x, taken, largest):
     return values, places
 
 
+@repeated
 def ranked(x, rank, nan_wins):
     """The element of a rank (0 is the smallest, NaN the largest) along the last axis, of x's dtype.
 

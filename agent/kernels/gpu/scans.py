@@ -62,6 +62,7 @@ def _running_logsumexp(x_ptr, out_ptr, units, PART: tl.constexpr, UNIT: tl.const
             total_before = tl.sum(tl.where(is_last, total, 0.0), axis=0)
 
 
+@repeated
 def running_logsumexp(x, out):
     """out = logcumsumexp(x) along the last axis; float32, contiguous."""
     cols = x.shape[-1]

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from agent.kernels.gpu.launching import launch
+from agent.kernels.gpu.launching import launch, repeated
 
 #: Places that one program counts in registers.
 MOST_BINS = 4096
@@ -113,6 +113,7 @@ def _count(index_ptr, out_ptr, cols, bins, PART: tl.constexpr, BLOCK: tl.constex
     tl.atomic_add(to, total.to(out_ptr.dtype.element_ty), mask=(bin_ < bins) & (total > 0), sem="relaxed")
 
 
+@repeated
 def scatter(out, index, x, kind):
     """Combine x (count, or count and cols) with out (places, or places and cols) at index (count); in place.
 
@@ -147,6 +148,7 @@ def scatter_applies(out, index, x):
     )  # fmt: skip
 
 
+@repeated
 def count_values(out, index):
     """Add to out (..., bins) how often each value occurs in a row of index (..., cols); in place."""
     cols, bins = index.shape[-1], out.shape[-1]

@@ -150,7 +150,7 @@ WINDOWS = """
 draw = torch.randn
 x = draw(2, 3, 5, 9, 11)
 x[0, 1, 2, 3, 4], x[1, 1, 0, 0, 0] = float("nan"), float("inf")
-def pool(name, x, run, kind, taps, stride, padding, dilation=1, **more):
+def pool(name, x, run, kind, taps, stride, padding, dilation=1, *more):
     if skipped(name):
         return
     axes = x.dim() - 2
@@ -163,9 +163,9 @@ plane = draw(1, 1, 40, 300)
 pool("max, with tiles inside", plane, lambda x: F.max_pool2d(x, 4, 1, 1), "max", [4, 4], [1, 1], [1, 1])
 pool("max, nan", x[:, :, 2].contiguous(), lambda x: F.max_pool2d(x, (3, 2), (2, 1), 1, 2), "max", [3, 2], [2, 1], [1, 1], 2)
 w = draw(12, 1, 3, 7)
-pool("depthwise", draw(2, 6, 9, 11), lambda x: F.conv2d(x, w.to(x.dtype), None, (2, 1), (1, 3), 1, 6), "convolution", [3, 7], [2, 1], [1, 3], weight=w)
+pool("depthwise", draw(2, 6, 9, 11), lambda x: F.conv2d(x, w.to(x.dtype), None, (2, 1), (1, 3), 1, 6), "convolution", [3, 7], [2, 1], [1, 3], 1, w)
 grouped = draw(9, 2, 3, 3)
-pool("groups of two", draw(1, 6, 5, 40), lambda x: F.conv2d(x, grouped.to(x.dtype), None, 1, 1, 1, 3), "convolution", [3, 3], [1, 1], [1, 1], weight=grouped)
+pool("groups of two", draw(1, 6, 5, 40), lambda x: F.conv2d(x, grouped.to(x.dtype), None, 1, 1, 1, 3), "convolution", [3, 3], [1, 1], [1, 1], 1, grouped)
 for cols in (5, 3000, 9000):
     z = draw(4, cols) * 20
     z[1], z[2, 1], z[3, 2] = -float("inf"), float("inf"), float("nan")

@@ -135,6 +135,25 @@ def test_what_cannot_be_repeated_runs_as_written(kernel: _Added) -> None:
     assert sorted(written) == ["changes"] * 3 + ["copies"] * 3 + ["declines"]
 
 
+def test_several_results_are_given_and_new_ones(kernel: _Added) -> None:
+    written = []
+
+    @launching.repeated
+    def operation(x: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        written.append(1)
+        between, new = torch.empty(x.shape), x.new_empty(x.shape)
+        added(kernel, x, between, 1.0)
+        added(kernel, between, new, 1.0)
+        added(kernel, new, out, 1.0)
+        return new, out
+
+    for number in (0.0, 10.0):
+        out = torch.empty(3)
+        new, same = operation(torch.full((3,), number), out)
+        assert same is out and new.tolist() == [number + 2] * 3 and out.tolist() == [number + 3] * 3
+    assert len(written) == 1
+
+
 def test_a_part_of_new_memory_is_no_result_that_can_be_repeated(kernel: _Added) -> None:
     """The rest of the memory must be there as well."""
     written = []
