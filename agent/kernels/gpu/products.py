@@ -281,11 +281,11 @@ def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
     With ``unpack``, a function of Triton's, w is four tensors from which it computes elements, ``parts`` neighbors at a time.
     """
     (m, ks), n = x.shape, out.shape[1]
-    [left], units = split(x[None]), processors(x.device)
+    [left], units, is_sum = split(x[None]), processors(x.device), bias is None and alpha == 1.0
     if unpack is None and on_hopper(x.device):
         cut = few_cut_hopper(m, n, ks, units)
         splits = cut[2]
-        sums, marks = _few_results(splits, m, n, x)
+        sums, marks = _few_results(splits, x, out, is_sum)
         multiply_few_hopper(left, w, marks, sums, cut, (m, n, ks))
     else:
         tile_m = max(16, min(TILE, triton.next_power_of_2(m)))
@@ -293,7 +293,7 @@ def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
         steps, tiles = -(-ks // STEP_K), -(-m // tile_m) * -(-n // tile_n)
         per = -(-steps // max(1, min(steps // 8, -(-2 * units // tiles))))
         splits = -(-steps // per)
-        sums, marks = _few_results(splits, m, n, x)
+        sums, marks = _few_results(splits, x, out, is_sum)
         x_tiles = left.tiles(tile_m)
         if unpack:
             w_tiles, sources = x_tiles, w
@@ -305,7 +305,8 @@ def few(x, w, out, bias, alpha, beta, unpack=None, parts=1):
             UNPACK=unpack, PARTS=parts, EVEN=ks % STEP_K == 0, BM=tile_m, BN=tile_n, STEP=STEP_K, BLOCK=BLOCK_K,
             num_warps=8 if tile_n == 128 else 4, num_stages=3,
         )  # fmt: skip
-    add_parts(sums, bias, out, alpha, beta)
+    if splits > 1 or not is_sum:
+        add_parts(sums, bias, out, alpha, beta)
     b, added = w if unpack else w.t()[None], None if bias is None else bias[None]
     mend(x[None], b, left.scale, marks, out[None], added, alpha, beta, unpack, parts)
     return out
@@ -321,9 +322,10 @@ def add_parts(parts, bias, out, alpha, beta):
     )  # fmt: skip
 
 
-def _few_results(splits, m, n, x):
-    """For the splits' sums, and for marks, 1 or -1, of w's rows in each, which `mend` reads as scales."""
-    return x.new_empty((splits, m, n)), empty_scales(splits, 1, n, x.device)
+def _few_results(splits, x, out, is_sum):
+    """For the splits' sums, out itself where it is the only one, and for marks, 1 or -1, of w's rows in each, which `mend` reads as scales."""
+    sums = out[None] if is_sum and splits == 1 else x.new_empty((splits, *out.shape))
+    return sums, empty_scales(splits, 1, out.shape[1], x.device)
 
 
 def four_of(sources):
