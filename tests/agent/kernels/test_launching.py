@@ -83,6 +83,18 @@ def test_repeated_launches_follow_their_tensors_not_their_memory(kernel: _Added)
     assert len(written) == 2
 
 
+def test_one_tensor_in_two_places_is_not_taken_for_two(kernel: _Added) -> None:
+    @launching.repeated
+    def operation(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        added(kernel, a, out[0], 1.0)
+        added(kernel, b, out[1], 2.0)
+        return out
+
+    zeros, tens = torch.zeros(4), torch.full((4,), 10.0)
+    for a, b in ((zeros, zeros), (zeros, tens), (tens, zeros), (tens, tens), (zeros, zeros)):
+        assert operation(a, b, torch.empty(2, 4))[:, 0].tolist() == [a[0] + 1, b[0] + 2]
+
+
 def test_memory_in_between_and_results_are_allocated_for_each_call(
     kernel: _Added, monkeypatch: pytest.MonkeyPatch
 ) -> None:
