@@ -231,9 +231,8 @@ def attention(q, k, v, mask, scale, causal, safe, out, element=None):
         element: in place of the softmax, a function of Triton's of scale * q k^T and the mask, which may be float32 then.
     """
     batch, heads, queries, dims = q.shape
-    keys, whole = k.shape[2], (q, k, v)
-    q, k, v = (one.reshape(batch * heads, *one.shape[2:]) for one in whole)
-    parts = [*split(q, k), *split(v.transpose(1, 2))]
+    keys = k.shape[2]
+    parts = [*split(q, k), *split(v.transpose(2, 3))]
     size = max(16, triton.next_power_of_2(dims))
     tile, step = (128, 64) if size <= 64 else (128, 32) if size == 128 else (64, 32)
     boxes = ([tile, size], [step, size], [size, step])
@@ -248,7 +247,7 @@ def attention(q, k, v, mask, scale, causal, safe, out, element=None):
         HAS_MASK=mask is not None, CAUSAL=causal, SAFE=safe, ELEMENT=element,
         QUERIES=tile, KEYS=step, DIMS=size, BLOCK=BLOCK_K, num_warps=8, num_stages=2,
     )  # fmt: skip
-    return attend_exactly(*whole, scales, mask, scale, causal, safe, element, out)
+    return attend_exactly(q, k, v, scales, mask, scale, causal, safe, element, out)
 
 
 def attention_applies(q, k, v):

@@ -16,7 +16,7 @@ from agent.kernels.gpu.hopper import on_hopper
 from agent.kernels.gpu.launching import repeated
 from agent.kernels.gpu.lists import sums_of_lists
 from agent.kernels.gpu.parts import TILE
-from agent.kernels.gpu.products import LAUNCH_S, few, four_of, product, product_pays, unpacked, with_launches
+from agent.kernels.gpu.products import few, four_of, product, product_pays, unpacked, with_launches
 from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.scans import running_logsumexp, scan
@@ -30,8 +30,8 @@ from agent.kernels.gpu.windows import windows, windows_apply
 #: this 3.6 (H100). With more, cuDNN gains; not measured.
 MOST_OF_GROUP = 5
 #: The square of the multiplications, (m k) (k n) (m n), and the elements of operands and results, that take cuBLAS as long as a
-#: product's eight launches where it is slowest (H200).
-SHORT_SUMS, SHORT_ELEMENTS = (8 * LAUNCH_S * 20e12 / 2) ** 2, 8 * LAUNCH_S * 1.5e12 / 4
+#: product's four launches where it is slowest (H200).
+SHORT_SUMS, SHORT_ELEMENTS = (with_launches(0, 4) * 20e12 / 2) ** 2, with_launches(0, 4) * 1.5e12 / 4
 
 
 def library_mm(a, b, *, out):
@@ -114,7 +114,7 @@ def library_convolution(
     """
     if after is None and groups == 1 and x.dim() > 2:
         # At 2 TFLOP/s, cuDNN's slowest here: shorter than our launches. A closer look would cost more than some.
-        if x.numel() * weight.numel() < 8 * LAUNCH_S * 1e12 * x.shape[1]:
+        if x.numel() * weight.numel() < with_launches(0, 4) * 1e12 * x.shape[1]:
             out = torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, 1)
             return out.contiguous() if x.is_contiguous() else out
     outs = weight.shape[1] * groups if transposed else weight.shape[0]
@@ -263,7 +263,7 @@ def _attention(q, k, v, excluded, scale, causal, safe, element):
     # What is written out makes passes over all scores.
     theirs_s = 4 * scores * q.shape[3] / 45e12 + (0 if excluded is None or safe else 20 * scores / 2.4e12)
     ours_s = 4 * scores * q.shape[3] / 90e12 + 12 * (q.numel() + 2 * k.numel()) / 2.4e12
-    if with_launches(ours_s, 10) >= 0.95 * theirs_s:
+    if with_launches(ours_s, 5) >= 0.95 * theirs_s:
         return None
     return attention(q, k, v, excluded, scale, causal, safe, q.new_empty((*q.shape[:3], v.shape[3])), element)
 
@@ -360,13 +360,13 @@ def library_count(out, index):
 
 
 def _is_slow_to_sort(x):
-    """Whether torch's operations, at 0.3 TB/s or less, take longer than a launch that is not repeated."""
-    return 4 * x.numel() / 0.3e12 > 4 * LAUNCH_S
+    """Whether torch's operations, at 0.3 TB/s or less, take longer than a launch with what is around it."""
+    return 4 * x.numel() / 0.3e12 > with_launches(0, 1)
 
 
 def _is_large(x):
     """Whether one pass over x takes longer than a launch with what is around it."""
-    return 4 * x.numel() / 1.2e12 > 4 * LAUNCH_S
+    return 4 * x.numel() / 1.2e12 > with_launches(0, 1)
 
 
 def _pooled(x, taps, stride, padding, dilation):
@@ -443,4 +443,4 @@ def _convolution_pays(x, outs, taps, sizes, stride, transposed, parts):
     product_s = 2 * (3 if parts == 2 else 1) * places * tiles * tile * terms / 450e12
     ours_s = x.numel() * (8 + 2 * parts * packed / channels) / 2.4e12 + 4 * pixels * outs / 2.2e12
     ours_s += max(product_s, places * tiles * terms * 2 * parts / 4e12)
-    return with_launches(ours_s, 8 + 6 * phases) < 0.95 * cudnn_s
+    return with_launches(ours_s, 6 + 6 * phases) < 0.95 * cudnn_s

@@ -49,7 +49,9 @@ def launch(kernel, grid, tensors, numbers, **constants):
 
 
 def repeated(operation):
-    """An operation whose launches are noted at the first call with tensors of such layouts, and repeated at later ones.
+    """An operation whose launches are noted at the second call with tensors of such layouts, and repeated at later ones.
+
+    Noting takes five times as long as the call itself, so sizes that are new at each call are not noted.
 
     It takes tensors, numbers, kernels' functions, None, and lists or tuples of these. It returns one of the tensors, one that it
     allocates, a tuple of such, or None if it does not apply, which is remembered too; all of this must follow from the tensors' types,
@@ -65,16 +67,19 @@ def repeated(operation):
         _describe(given, key, tensors, places)
         if len(set(places)) < len(places):  # one tensor in several places is noted once, and two are not
             key += map(places.index, places)
-        key = (tensors[0].get_device(), *key)
+        key = tuple(key)
         notes = known.get(key)
         if notes is not None:
             return notes.repeat(tensors, places) if notes.is_whole else operation(*given)
+        if key not in known or torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python):
+            if len(known) > _MOST_KNOWN:
+                known.clear()
+            known[key] = None
+            return operation(*given)
         notes = _Notes(tensors)
         with notes:
             result = operation(*given)
         notes.finish(result)
-        if len(known) > _MOST_KNOWN:
-            known.clear()
         known[key] = notes
         return result
 
@@ -88,7 +93,7 @@ def _describe(given, key, tensors, places):
             place = one.data_ptr()
             tensors.append(one)
             places.append(place)
-            key += one.shape, one.stride(), one.dtype, place % 16
+            key += one.shape, one.stride(), one.dtype, one.get_device(), place % 16
         elif isinstance(one, (list, tuple)):
             key.append(len(one))
             _describe(one, key, tensors, places)
@@ -101,7 +106,7 @@ class _Notes(TorchDispatchMode):
 
     def __init__(self, tensors):
         super().__init__()
-        self.is_whole = triton.__version__.startswith(NOTED_VERSION)
+        self.is_whole = triton.__version__.startswith(NOTED_VERSION) and torch.version.hip is None
         self._device, self._count = tensors[0].device, len(tensors)
         self._launches, self._allocated = [], []
         # Of each tensor, which root its memory is of, and where; two roots may lie in the same memory now and not at the next call.
@@ -111,17 +116,22 @@ class _Notes(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         packet = func.overloadpacket
-        if packet in _ALLOCATIONS:
+        place = self._place(args[0]) if func.is_view and args else None
+        made = out if isinstance(out, (list, tuple)) else [out]
+        if packet in _ALLOCATIONS and out.device == self._device:
             self._from.append((out, len(self._roots), 0))
             self._roots.append(out)
             self._allocated.append((out.untyped_storage().nbytes(), packet is torch.ops.aten.zeros))
-        elif func.is_view and self._place(args[0]):
-            root = self._place(args[0])[0]
-            for one in out if isinstance(out, (list, tuple)) else [out]:
-                self._from.append((one, root, one.data_ptr() - self._roots[root].data_ptr()))
+        elif place and all(self._is_part(one, place[0]) for one in made):
+            for one in made:
+                self._from.append((one, place[0], one.data_ptr() - self._roots[place[0]].data_ptr()))
         else:
             self.is_whole = False
         return out
+
+    def _is_part(self, tensor, root):
+        """Whether the memory is the root's: in inference mode `reshape` and `contiguous` come as views, and may be copies."""
+        return tensor.untyped_storage().data_ptr() == self._roots[root].untyped_storage().data_ptr()
 
     def _place(self, tensor):
         """Which root the tensor's memory is of, and where it begins in it, in bytes; or None."""
@@ -178,14 +188,14 @@ class _Notes(TorchDispatchMode):
                 self._made[root] = one.size(), one.stride(), one.dtype
                 steps = zip(one.size(), one.stride(), strict=True)
                 reach = one.element_size() * (1 + sum((size - 1) * stride for size, stride in steps))
-                self.is_whole = (
-                    self.is_whole and not offset and (reach, False) == self._allocated[root - self._count]
-                )
+                is_all = not offset and (reach, False) == self._allocated[root - self._count]
+                self.is_whole = self.is_whole and is_all and root not in self._results[:-1]
         self._starts, self._bytes = [], [0, 0]
         for root, (size, is_zero) in enumerate(self._allocated, self._count):
             self._starts.append((is_zero, self._bytes[is_zero]))
             if root not in self._made:
                 self._bytes[is_zero] += -(-size // 512) * 512
+        self.is_whole = self.is_whole and bool(self._results or not self._launches)
         self._roots = self._from = None
 
     def repeat(self, tensors, places):

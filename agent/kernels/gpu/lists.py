@@ -10,7 +10,7 @@ import triton.language as tl
 
 from agent.kernels.gpu.launching import launch
 
-PIECE, BLOCK = 65536, 4096  # elements of a program, and of one of its steps
+MOST_OF_TENSOR, BLOCK = 65536, 4096  # elements of a program, and of one of its steps
 MOST_KEPT = 64
 _places, _tables = {}, {}
 _of_graphs = []  # tables that graphs read, which must outlive them
@@ -58,9 +58,11 @@ def _pieces(sizes, device):
             _tables.clear()
         pieces, tensors = [], []
         for tensor, size in enumerate(sizes):
-            count = -(-size // PIECE)
+            count = -(-size // MOST_OF_TENSOR)
             tensors.append((len(pieces), count))
-            pieces += [(tensor, one, min(PIECE, size - one * PIECE)) for one in range(count)]
+            pieces += [
+                (tensor, one, min(MOST_OF_TENSOR, size - one * MOST_OF_TENSOR)) for one in range(count)
+            ]
         rows = [
             torch.tensor(table, dtype=torch.int32).to(device) for table in (pieces or [(0, 0, 0)], tensors)
         ]
@@ -91,7 +93,7 @@ def sums_of_lists(tensors, norm):
     parts = torch.empty(max(count, 1), dtype=torch.float32, device=device)
     out = torch.empty(len(tensors), dtype=torch.float32, device=device)
     launch(
-        _sum_piece, (max(count, 1),), (places, pieces, parts), (), SQUARES=norm, ALIGNED=aligned, PIECE=PIECE, BLOCK=BLOCK,
+        _sum_piece, (max(count, 1),), (places, pieces, parts), (), SQUARES=norm, ALIGNED=aligned, PIECE=MOST_OF_TENSOR, BLOCK=BLOCK,
         num_warps=8,
     )  # fmt: skip
     launch(_sum_parts, (len(tensors),), (parts, of_tensors, out), (), ROOT=norm, BLOCK=64, num_warps=1)

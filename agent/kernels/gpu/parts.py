@@ -40,7 +40,7 @@ def scale_pitch(rows):
 
 
 @triton.jit
-def _split_rows(x_ptr, halves_ptr, scale_ptr, program, rows, ks, padded, batch_stride, row_stride, k_stride,
+def _split_rows(x_ptr, halves_ptr, scale_ptr, program, rows, ks, padded, heads, batch_stride, head_stride, row_stride, k_stride,
                 ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """One block of k of some rows: scaled, in two parts, with k contiguous."""
     batch, k_block = tl.program_id(1), tl.program_id(2)
@@ -48,7 +48,8 @@ def _split_rows(x_ptr, halves_ptr, scale_ptr, program, rows, ks, padded, batch_s
     k = k_block * BLOCK + tl.arange(0, BLOCK)
     there = (row < rows)[:, None] & (k < ks)[None, :]
     offsets = row.to(tl.int64)[:, None] * row_stride + k.to(tl.int64)[None, :] * k_stride
-    x = tl.load(x_ptr + batch.to(tl.int64) * batch_stride + offsets, mask=there, other=0.0)
+    begin = (batch // heads).to(tl.int64) * batch_stride + (batch % heads).to(tl.int64) * head_stride
+    x = tl.load(x_ptr + begin + offsets, mask=there, other=0.0)
     bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     largest = tl.max(bits, axis=1)  # NaN is above Inf
     exponent, fits = scale_exponent(largest)
@@ -65,15 +66,43 @@ def _split_rows(x_ptr, halves_ptr, scale_ptr, program, rows, ks, padded, batch_s
 
 
 @triton.jit(do_not_specialize=["x_rows", "y_rows", "ks"])
-def _split(x_ptr, x_halves, x_scale, y_ptr, y_halves, y_scale, x_rows, y_rows, ks, padded, x_batch, x_row, x_k, y_batch, y_row, y_k,
-           X_ROWS: tl.constexpr, Y_ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _split(x_ptr, x_halves, x_scale, y_ptr, y_halves, y_scale, x_rows, y_rows, ks, padded, heads, x_batch, x_head, x_row, x_k,
+           y_batch, y_head, y_row, y_k, X_ROWS: tl.constexpr, Y_ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Programs for the rows of x, then for those of y."""
     program, of_x = tl.program_id(0), tl.cdiv(x_rows, X_ROWS)
     if program < of_x:
-        _split_rows(x_ptr, x_halves, x_scale, program, x_rows, ks, padded, x_batch, x_row, x_k, X_ROWS, BLOCK)
+        _split_rows(
+            x_ptr,
+            x_halves,
+            x_scale,
+            program,
+            x_rows,
+            ks,
+            padded,
+            heads,
+            x_batch,
+            x_head,
+            x_row,
+            x_k,
+            X_ROWS,
+            BLOCK,
+        )
     else:
         _split_rows(
-            y_ptr, y_halves, y_scale, program - of_x, y_rows, ks, padded, y_batch, y_row, y_k, Y_ROWS, BLOCK
+            y_ptr,
+            y_halves,
+            y_scale,
+            program - of_x,
+            y_rows,
+            ks,
+            padded,
+            heads,
+            y_batch,
+            y_head,
+            y_row,
+            y_k,
+            Y_ROWS,
+            BLOCK,
         )
 
 
@@ -121,10 +150,9 @@ class Parts:
             for rows that must be computed in float32.
     """
 
-    def __init__(self, x):
-        batches, rows, ks = x.shape
-        self.halves = torch.empty((2 * batches * rows, -(-ks // 8) * 8), dtype=torch.float16, device=x.device)
-        self.scale = empty_scales(-(-ks // BLOCK_K), batches, rows, x.device)
+    def __init__(self, batches, rows, ks, device):
+        self.halves = torch.empty((2 * batches * rows, -(-ks // 8) * 8), dtype=torch.float16, device=device)
+        self.scale = empty_scales(-(-ks // BLOCK_K), batches, rows, device)
 
     def tiles(self, rows):
         """A descriptor of the parts for the copy engine, in tiles of so many rows and `STEP_K` places."""
@@ -132,16 +160,20 @@ class Parts:
 
 
 def split(x, y=None):
-    """`Parts` of x (batch, rows, k), and of y (batch, its own rows, k) if there is one: a list."""
-    batches, rows, ks = x.shape
-    of_x = Parts(x)
-    found = [of_x] if y is None else [of_x, Parts(y)]
-    y, y_rows, of_y = (x, 0, of_x) if y is None else (y, y.shape[1], found[1])
-    x_step, y_step = (8 if one.stride(2) == 1 else 32 for one in (x, y))
+    """`Parts` of x (batch, rows, k), and of y (batch, its own rows, k) if there is one: a list.
+
+    Both may have a further axis of heads behind the batch, which needs not be next to it in memory.
+    """
+    x, y = (one if one is None or one.dim() == 4 else one.unsqueeze(1) for one in (x, y))
+    batches, heads, rows, ks = x.shape
+    of_x = Parts(batches * heads, rows, ks, x.device)
+    found = [of_x] if y is None else [of_x, Parts(batches * heads, y.shape[2], ks, x.device)]
+    y, y_rows, of_y = (x, 0, of_x) if y is None else (y, y.shape[2], found[1])
+    x_step, y_step = (8 if one.stride(3) == 1 else 32 for one in (x, y))
     launch(
-        _split, (-(-rows // x_step) + -(-y_rows // y_step), batches, -(-ks // BLOCK_K)),
+        _split, (-(-rows // x_step) + -(-y_rows // y_step), batches * heads, -(-ks // BLOCK_K)),
         (x, of_x.halves, of_x.scale, y, of_y.halves, of_y.scale),
-        (rows, y_rows, ks, of_x.halves.shape[1], *x.stride(), *y.stride()),
+        (rows, y_rows, ks, of_x.halves.shape[1], heads, *x.stride(), *y.stride()),
         X_ROWS=x_step, Y_ROWS=y_step, BLOCK=BLOCK_K,
     )  # fmt: skip
     return found

@@ -33,9 +33,10 @@ from agent.kernels.gpu.parts import (
 
 # Of a scale of few bits; times the other operand's, up to 2^62, and a step's sum it is a float32.
 LARGEST_SCALE = tl.constexpr((40 + 127) << 23)
-# A launch that is repeated, on a slow host: a product takes 40 us of an H200's, whose torch.mm takes 20. A CUDA graph's replay takes less
-# (agent.kernels.writing.as_replayed).
-LAUNCH_S = 5e-6
+# A slow host's time for a launch that is repeated and for what is around all launches of a call: a product takes 38 us of an H200's,
+# whose torch.mm takes 19. A CUDA graph's replay takes less and nothing (agent.kernels.writing.as_replayed).
+LAUNCH_S = 6e-6
+CALL_S = 15e-6
 
 
 @triton.jit
@@ -363,7 +364,7 @@ def memory_rate(device):
 
 def with_launches(seconds, launches):
     """How long a call takes whose kernels take so long: the first is there after two launches from Python, the others meanwhile."""
-    return max(seconds + 2 * LAUNCH_S, launches * LAUNCH_S)
+    return max(seconds + 2 * LAUNCH_S, CALL_S + launches * LAUNCH_S)
 
 
 @functools.lru_cache(4096)
@@ -379,13 +380,14 @@ def _few_s(m, n, ks, device):
 def _parts_s(batches, m, n, ks, device):
     """Seconds of two operands that are split before they are multiplied, without launches.
 
-    8 bytes of traffic per element of an operand, whole rounds of tiles and steps at 190 TFLOP/s, and the result.
+    8 bytes of traffic per element of an operand, whole rounds of tiles and steps at 220 TFLOP/s and what a tile's end costs, and the
+    result.
     """
     if min(m, n) < 64:
         return math.inf
     units, rate = processors(device), memory_rate(device)
     rounds = -(-batches * -(-m // TILE) * -(-n // TILE) // units)
-    product_s = rounds * units * 2 * TILE * TILE * -(-ks // STEP_K) * STEP_K / 190e12
+    product_s = rounds * (4.5e-6 + units * 2 * TILE * TILE * -(-ks // STEP_K) * STEP_K / 220e12)
     return 8 * batches * ks * (m + n) / rate + product_s + 4 * batches * m * n / rate
 
 
@@ -400,8 +402,7 @@ def product_pays(a, b):
 @functools.lru_cache(4096)
 def _pays(batches, m, n, ks, few_of, device):
     """cuBLAS on an H100 or H200: 50 TFLOP/s, 35 where few terms are summed, 26 or 33 with few rows; or the memory's rate, 1.5 TB/s with
-    the fewest rows. 8 us more than that, and here 6 us more than the functions above say; and a product's time on the host, that of
-    eight launches.
+    the fewest rows. 8 us more than that, and here 6 us more than the functions above say; and up to four launches.
     """
     operands, results, fewest = batches * ks * (m + n), batches * m * n, min(m, n)
     cublas = 26e12 if fewest <= 48 else 33e12
@@ -412,4 +413,4 @@ def _pays(batches, m, n, ks, few_of, device):
         ours_s = _few_s(*((m, n) if few_of == "a" else (n, m)), ks, device)
     else:
         ours_s = _parts_s(batches, m, n, ks, device)
-    return with_launches(ours_s + 6e-6, 8) < 0.95 * cublas_s
+    return with_launches(ours_s + 6e-6, 4) < 0.95 * cublas_s

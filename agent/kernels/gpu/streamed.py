@@ -306,7 +306,7 @@ def _is_thin(q, keys):
 def streaming_pays(q, keys):
     """Whether `streamed_attention` is faster than torch's, which reads keys and values at 1.35 TB/s (H200)."""
     moved = 8 * sum(k.shape.numel() for k in keys)
-    rate, launches = (3.2e12, len(keys) + 7) if _is_thin(q, keys) else (2.6e12, 2 * len(keys) + 7)
+    rate, launches = (3.2e12, len(keys) + 3) if _is_thin(q, keys) else (2.6e12, 2 * len(keys) + 3)
     return with_launches(moved / rate, launches) < 0.95 * moved / 1.35e12
 
 

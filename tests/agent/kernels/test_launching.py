@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,13 +75,14 @@ def test_repeated_launches_follow_their_tensors_not_their_memory(kernel: _Added)
 
     memory = torch.arange(16.0)
     # The first call's second argument begins where the first one's second half does.
-    operation(memory[:8], memory[4:12], torch.empty(2, 8))
+    for _ in range(2):  # the second call is noted
+        operation(memory[:8], memory[4:12], torch.empty(2, 8))
     apart, more = torch.arange(100.0, 108.0), torch.arange(200.0, 208.0)
     out = torch.zeros(2, 8)
-    assert operation(apart, more, out) is out and len(written) == 1
+    assert operation(apart, more, out) is out and len(written) == 2
     assert out.tolist() == [[*range(101, 109)], [206, 207, 208, 209, 0, 0, 0, 0]]
     operation(apart, more, torch.empty(2, 16)[:, :8])  # other strides
-    assert len(written) == 2
+    assert len(written) == 3
 
 
 def test_one_tensor_in_two_places_is_not_taken_for_two(kernel: _Added) -> None:
@@ -91,7 +93,15 @@ def test_one_tensor_in_two_places_is_not_taken_for_two(kernel: _Added) -> None:
         return out
 
     zeros, tens = torch.zeros(4), torch.full((4,), 10.0)
-    for a, b in ((zeros, zeros), (zeros, tens), (tens, zeros), (tens, tens), (zeros, zeros)):
+    for a, b in (
+        (zeros, zeros),
+        (zeros, zeros),
+        (zeros, tens),
+        (tens, zeros),
+        (zeros, tens),
+        (tens, tens),
+        (zeros, zeros),
+    ):
         assert operation(a, b, torch.empty(2, 4))[:, 0].tolist() == [a[0] + 1, b[0] + 2]
 
 
@@ -110,23 +120,27 @@ def test_memory_in_between_and_results_are_allocated_for_each_call(
         added(kernel, zeros, out[1], 5.0)
         return out
 
-    first = operation(torch.tensor([1.0, 2.0, 3.0]), 1.0)
+    for _ in range(2):
+        first = operation(torch.tensor([1.0, 2.0, 3.0]), 1.0)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "empty", lambda *args, **more: empty(*args, **more).fill_(96))
         second = operation(torch.tensor([4.0, 5.0, 6.0]), 1.0)
-    assert len(written) == 1 and kernel.launches == 6
+    assert len(written) == 2 and kernel.launches == 9
     assert first.tolist() == [[12, 13, 14], [5, 5, 5]] and second.tolist() == [[15, 16, 17], [5, 5, 5]]
     assert operation(torch.tensor([4.0, 5.0, 6.0]), 2.0)[0].tolist() == [16, 17, 18]
-    assert len(written) == 2
+    assert len(written) == 3
 
 
-def test_what_cannot_be_repeated_runs_as_written(kernel: _Added) -> None:
+@pytest.mark.parametrize("mode", [nullcontext, torch.no_grad, torch.inference_mode])
+def test_what_cannot_be_repeated_runs_as_written(kernel: _Added, mode: Callable[[], Any]) -> None:
+    """In inference mode `contiguous` and `reshape` are told as views although they copy."""
     written = []
 
     @launching.repeated
     def copies(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         written.append("copies")
         added(kernel, x.contiguous(), out, 1.0)
+        added(kernel, x.reshape(-1)[4:], out[1], 1.0)
         return out
 
     @launching.repeated
@@ -139,12 +153,32 @@ def test_what_cannot_be_repeated_runs_as_written(kernel: _Added) -> None:
     def declines(x: torch.Tensor) -> None:
         written.append("declines")
 
-    for number in (1.0, 2.0, 3.0):
-        x = torch.full((4, 2), number)
-        assert copies(x.t(), torch.empty(2, 4)).tolist() == [[number + 1] * 4] * 2
-        assert changes(x, torch.empty(4, 2)).tolist() == [[number + 2] * 2] * 4
-        assert declines(x) is None
-    assert sorted(written) == ["changes"] * 3 + ["copies"] * 3 + ["declines"]
+    @launching.repeated
+    def gives_none(x: torch.Tensor, out: torch.Tensor) -> None:
+        written.append("gives none")
+        added(kernel, x, out, 1.0)
+
+    @launching.repeated
+    def gives_one_twice(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        written.append("gives one twice")
+        out = torch.empty(4, 2)
+        added(kernel, x, out, 1.0)
+        return out, out.view(2, 4)
+
+    with mode():
+        for number in (1.0, 2.0, 3.0, 4.0):
+            x, given, out = torch.full((4, 2), number), torch.full((4, 2), number), torch.empty(4, 2)
+            assert copies(x.t(), torch.empty(2, 4)).tolist() == [[number + 1] * 4] * 2
+            assert changes(given, torch.empty(4, 2)).tolist() == [[number + 2] * 2] * 4
+            gives_none(x, out)
+            assert out.tolist() == [[number + 1] * 2] * 4
+            assert [one.tolist() for one in gives_one_twice(x)] == [
+                [[number + 1] * 2] * 4,
+                [[number + 1] * 4] * 2,
+            ]
+            assert declines(x) is None
+    expected = {"copies": 4, "changes": 4, "gives none": 4, "gives one twice": 4, "declines": 2}
+    assert {name: written.count(name) for name in written} == expected
 
 
 def test_several_results_are_given_and_new_ones(kernel: _Added) -> None:
@@ -159,11 +193,11 @@ def test_several_results_are_given_and_new_ones(kernel: _Added) -> None:
         added(kernel, new, out, 1.0)
         return new, out
 
-    for number in (0.0, 10.0):
+    for number in (0.0, 10.0, 20.0):
         out = torch.empty(3)
         new, same = operation(torch.full((3,), number), out)
         assert same is out and new.tolist() == [number + 2] * 3 and out.tolist() == [number + 3] * 3
-    assert len(written) == 1
+    assert len(written) == 2
 
 
 def test_a_part_of_new_memory_is_no_result_that_can_be_repeated(kernel: _Added) -> None:
@@ -178,9 +212,9 @@ def test_a_part_of_new_memory_is_no_result_that_can_be_repeated(kernel: _Added) 
         added(kernel, x, both[1], 2.0)
         return both[0]
 
-    for _ in range(3):
+    for _ in range(4):
         assert operation(torch.ones(4)).tolist() == [2] * 4
-    assert len(written) == 3
+    assert len(written) == 4
 
 
 def test_another_version_of_triton_runs_operations_as_written(
@@ -195,9 +229,9 @@ def test_another_version_of_triton_runs_operations_as_written(
         return out
 
     monkeypatch.setattr(triton, "__version__", "3.7.1")
-    for _ in range(3):
+    for _ in range(4):
         assert operation(torch.ones(2), torch.empty(2)).tolist() == [2, 2]
-    assert len(written) == 3
+    assert len(written) == 4
 
 
 @triton.jit
@@ -253,13 +287,19 @@ def softmax() -> Case:
     )
 
 
-def attention(queries: int) -> Case:
+def attention(queries: int, apart: bool = False) -> Case:
+    """Apart: heads lie behind the sequence, as a projection makes them."""
+
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         if queries > 16:
             return calls.library_attention(q, k, v, None, None, False)
         return calls.library_decoding(q, [k], [v], None, None, None, True, None)
 
-    make = normal(*((4, 32, count, 128) for count in (queries, 4096, 4096)))
+    sizes = [(4, count, 32, 128) if apart else (4, 32, count, 128) for count in (queries, 4096, 4096)]
+
+    def make() -> tuple[torch.Tensor, ...]:
+        return tuple(one.transpose(1, 2) if apart else one for one in normal(*sizes)())
+
     noted = calls._attention if queries > 16 else calls._decoding
     return noted, make, run, lambda q, k, v: (q @ k.transpose(2, 3) * 128**-0.5).softmax(-1) @ v
 
@@ -275,12 +315,23 @@ def attention(queries: int) -> Case:
         lambda: convolution(True),
         softmax,
         lambda: attention(2048),
+        lambda: attention(2048, apart=True),
         lambda: attention(1),
     ],
-    ids=["product", "few rows", "packed", "convolution", "transposed", "softmax", "attention", "decoding"],
+    ids=[
+        "product",
+        "few rows",
+        "packed",
+        "convolution",
+        "transposed",
+        "softmax",
+        "attention",
+        "attention apart",
+        "decoding",
+    ],
 )
 def test_each_call_on_a_gpu_has_its_own_tensors(case: Callable[[], Case]) -> None:
-    """Thrice with other values and memory, the last time in a CUDA graph that is replayed with other values again."""
+    """Four times with other values and memory, the last time in a CUDA graph that is replayed with other values again."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
     noted, make, run, exact = case()
@@ -291,7 +342,7 @@ def test_each_call_on_a_gpu_has_its_own_tensors(case: Callable[[], Case]) -> Non
 
     noted.known.clear()
     alive = []
-    for _ in range(2):
+    for _ in range(3):
         given = make()
         out = run(*given)
         check(out, given)

@@ -6,6 +6,7 @@ import ast
 
 import pytest
 
+from agent.bundle.sections import bound_names
 from agent.kernels.writing import as_replayed, kernels, rewriting_text, with_library
 
 MODULE = """
@@ -43,7 +44,22 @@ def test_what_follows_a_convolution_becomes_a_function() -> None:
 
 
 def test_in_a_graph_launches_cost_less() -> None:
-    assert [as_replayed(kernels()).count(one) for one in ("LAUNCH_S = 2e-6", "LAUNCH_S = 5e-6")] == [1, 0]
+    replayed = as_replayed(kernels())
+    assert [
+        replayed.count(one) for one in ("\nLAUNCH_S = 2e-6\nCALL_S = 0.0\n", "\nLAUNCH_S = ", "\nCALL_S = ")
+    ] == [1, 1, 1]
+
+
+def test_no_name_of_the_kernels_text_is_given_twice() -> None:
+    """The files become one module, where a later name takes the place of an earlier one."""
+    statements = ast.parse(kernels()).body
+    names = [
+        name
+        for one in statements
+        if not isinstance(one, ast.Import | ast.ImportFrom)
+        for name in bound_names(one)
+    ]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
 def test_the_text_of_the_kernels_needs_nothing_of_this_project() -> None:
