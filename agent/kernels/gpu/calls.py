@@ -112,53 +112,61 @@ def library_convolution(
     Args:
         after, one, two: pointwise operations that follow, see `After`; with them the result is contiguous.
     """
-    if after is None and groups == 1 and x.dim() > 2:
-        # At 2 TFLOP/s, cuDNN's slowest here: shorter than our launches. A closer look would cost more than some.
-        if x.numel() * weight.numel() < with_launches(0, 4) * 1e12 * x.shape[1]:
-            out = torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, 1)
-            return out.contiguous() if x.is_contiguous() else out
-    outs = weight.shape[1] * groups if transposed else weight.shape[0]
-    operands = [None if each is None else each.contiguous() for each in (one, two)]
-    after = After(
-        after, *(each.view(-1) if each is not None and each.numel() == outs else each for each in operands)
+    # At 2 TFLOP/s, cuDNN's slowest here: shorter than our launches. A closer look would cost more than some.
+    is_short = (
+        after is None and groups == 1 and x.numel() * weight.numel() < with_launches(0, 4) * 1e12 * x.shape[1]
     )
-    if after.function is not None:
-        x = x.contiguous()
-    tensors = [x, weight, *([] if bias is None else [bias])]
-    if x.dim() > 2 and all(one.is_cuda and one.dtype == torch.float32 for one in tensors):
-        out_sizes = _convolved(x, weight, stride, padding, dilation, transposed, output_padding)
-        channels, per_group = weight.shape[1], outs // groups
-        has_small_groups = (
-            groups > 1
-            and (channels == 1 or max(channels, per_group) <= MOST_OF_GROUP)
-            and not transposed
-            and bias is None
-            and after.function is None
-            and weight.is_contiguous()
-        )
-        if has_small_groups and min(out_sizes) > 0 and windows_apply(x, weight.shape[2:]) and _is_large(x):
-            out = x.new_empty((x.shape[0], weight.shape[0], *out_sizes))
-            return windows(x, out, "convolution", weight.shape[2:], stride, padding, dilation, weight)
-        if groups == 1 and on_hopper(x.device):
-            parts = 1 if torch.backends.cudnn.allow_tf32 else 2
-            out = _convolution(
-                x, weight, bias, stride, padding, dilation, out_sizes, transposed, parts, after
-            )
-            if out is not None:
-                return out
+    if not is_short:
+        parts = 1 if torch.backends.cudnn.allow_tf32 else 2
+        form = stride, padding, dilation, transposed, output_padding, groups
+        out = _convolution(x, weight, bias, form, parts, after, one, two)
+        if out is not None:
+            return out
+    x = x if after is None else x.contiguous()
     out = torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-    return after.apply(out.contiguous()) if x.is_contiguous() else out
+    out = out.contiguous() if x.is_contiguous() else out
+    return out if after is None else _after(after, one, two, out.shape[1]).apply(out)
+
+
+def _after(function, one, two, outs):
+    """The operations of which operands have one value a channel or one an element."""
+    operands = [None if each is None else each.contiguous() for each in (one, two)]
+    return After(
+        function, *(each.view(-1) if each is not None and each.numel() == outs else each for each in operands)
+    )
 
 
 @repeated
-def _convolution(x, weight, bias, stride, padding, dilation, out_sizes, transposed, parts, after):
-    """The same by an implicit product, or None where it does not apply or is not expected to be faster."""
+def _convolution(x, weight, bias, form, parts, after, one, two):
+    """The same by our kernels, or None where they do not apply or are not expected to be faster.
+
+    Args:
+        form: stride, padding, dilation, transposed, output_padding, groups.
+        parts: 2 for float32 accuracy, 1 for that of TF32.
+    """
+    stride, padding, dilation, transposed, output_padding, groups = form
+    tensors = [x, weight, *([] if bias is None else [bias])]
+    if x.dim() < 3 or not all(each.is_cuda and each.dtype == torch.float32 for each in tensors):
+        return None
+    outs = weight.shape[1] * groups if transposed else weight.shape[0]
+    out_sizes = _convolved(x, weight, stride, padding, dilation, transposed, output_padding)
+    if groups > 1:
+        fits = weight.shape[1] == 1 or max(weight.shape[1], outs // groups) <= MOST_OF_GROUP
+        is_plain = not transposed and bias is None and after is None and weight.is_contiguous()
+        if fits and is_plain and min(out_sizes) > 0 and windows_apply(x, weight.shape[2:]) and _is_large(x):
+            out = x.new_empty((x.shape[0], outs, *out_sizes))
+            return windows(x, out, "convolution", weight.shape[2:], stride, padding, dilation, weight)
+        return None
+    x = x if after is None else x.contiguous()
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
-    outs, order = weight.shape[1 if transposed else 0], torch.contiguous_format if x.is_contiguous() else last
-    if (transposed and any(step != 1 for step in dilation)) or not x.is_contiguous(memory_format=order):
+    order = torch.contiguous_format if x.is_contiguous() else last
+    if not on_hopper(x.device) or (transposed and any(step != 1 for step in dilation)):
+        return None
+    if not x.is_contiguous(memory_format=order):
         return None
     if not _convolution_pays(x, outs, weight.shape[2:], out_sizes, stride, transposed, parts):
         return None
+    after = _after(after, one, two, outs)
     out = torch.empty((x.shape[0], outs, *out_sizes), dtype=x.dtype, device=x.device, memory_format=order)
     if transposed:
         return transposed_convolution(x, weight, bias, stride, padding, out, parts, after)
