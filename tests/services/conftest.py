@@ -20,6 +20,16 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with its worker whose verdicts were recorded once: for what happens around them, not for what is judged."""
+    environment = {"SCRIPTED_SECONDS": "0.05"}
+    folder, program = tmp_path_factory.mktemp("recorded"), "tests.services.scripted_service"
+    with Service(folder, environment=environment, program=program) as running:
+        running.wait_until_ready()
+        yield running
+
+
+@pytest.fixture(scope="session")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service without a worker, for tests of what is let in: nothing is ever run."""
     environment = {"KERNELWRIGHT_MAX_BODY_BYTES": "20000"}
@@ -35,5 +45,6 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         jobs = fill(base)
         url = base.engine.url.render_as_string(hide_password=False)
         environment = {"KERNELWRIGHT_DATABASE_URL": url}
-        with Service(folder / "data", "--no-worker", environment=environment) as running:
+        program = "tests.services.looking_service"
+        with Service(folder / "data", "--no-worker", environment=environment, program=program) as running:
             yield Filled(running, base, jobs)

@@ -18,7 +18,8 @@ from tests.services.service import (
     wait_until,
 )
 
-SLOW = candidate("import time; time.sleep(0.2); return torch.relu(x) * self.weight")
+# Marked as wrong for the service that has recorded verdicts.
+SLOW = "# kind: wrong, 1\n" + candidate("import time; time.sleep(0.2); return torch.relu(x) * self.weight")
 
 
 # Two seconds are promised for a machine that has time.
@@ -96,9 +97,10 @@ def test_a_service_that_is_asked_to_stop_gives_its_job_back(tmp_path: Path) -> N
         assert service.stop() == 0, service.log_tail()
         assert time.monotonic() - begin < 10
         wait_until(lambda: not any(is_alive(pid) for pid in below), 3, lambda: f"left behind: {below}")
-        with service:
-            job = service.wait_for(job_id)
-            assert job["attempt"] == 2
-            assert [view["verdict"] for view in service.candidates(job_id)] == ["incorrect"]
     finally:
         service.end()
+    # The next one on the same folder: here only that it takes the job up again, so verdicts are recorded ones.
+    with Service(tmp_path, program="tests.services.scripted_service") as following:
+        job = following.wait_for(job_id)
+        assert job["attempt"] == 2
+        assert [view["verdict"] for view in following.candidates(job_id)] == ["incorrect"]

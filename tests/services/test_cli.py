@@ -127,7 +127,7 @@ def test_a_request_that_makes_no_sense_is_told_in_a_sentence(
     assert isinstance(done.exception, SystemExit)
 
 
-def test_jobs_are_submitted_watched_and_fetched_over_http(service: Service, tmp_path: Path) -> None:
+def test_jobs_are_submitted_watched_and_fetched_over_http(recorded: Service, tmp_path: Path) -> None:
     task = tmp_path / "broken.py"
     task.write_text("x = 1\n")
     submitted = kernelwright(tmp_path, "submit", str(task), "--url", service.url)
