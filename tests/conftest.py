@@ -55,8 +55,31 @@ def is_alone(item: pytest.Item) -> bool:
     return item.get_closest_marker("alone") is not None
 
 
+#: Occurs in each file with tests that need the machine to themselves.
+_SAYS_ALONE = "mark.alone"
+
+
+def says_alone(path: Path) -> bool:
+    """Whether some tests of a file may need the machine to themselves."""
+    return _SAYS_ALONE in path.read_text(encoding="utf-8")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """For the part `alone` import its own files only: all of them take 20 seconds."""
+    if config.getoption("--part") != "alone" or not collection_path.name.startswith("test_"):
+        return None
+    return None if collection_path.suffix != ".py" or says_alone(collection_path) else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the other part."""
+    """Leave out the other part.
+
+    Raises:
+        pytest.UsageError: a test that no part would run, since its file does not say that it is alone.
+    """
+    unsaid = sorted({str(item.path) for item in items if is_alone(item) and not says_alone(item.path)})
+    if unsaid:
+        raise pytest.UsageError(f"tests are marked alone in files without {_SAYS_ALONE!r}: {unsaid}")
     part = config.getoption("--part")
     if part is None:
         return
