@@ -22,6 +22,8 @@ from tests import servers
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
+    from evaluator.referee.judging.core import RefereeCore
+    from tests.evaluator.few_baselines import QuickReferee
 
 # A test has no time limit, and neither has drawing its examples: a shared machine stands still for a second now and then.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -158,6 +160,42 @@ def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
 
     with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def core_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
+    """A referee of the CPU in this process, with a work folder of its own."""
+    from evaluator.referee.judging.core import RefereeCore
+
+    core = RefereeCore("cpu", tmp_path_factory.mktemp("core"), "landlock")
+    try:
+        yield core
+    finally:
+        core.close()
+
+
+@pytest.fixture(scope="module")
+def core(core_of_all: RefereeCore) -> Iterator[RefereeCore]:
+    """That one for a file of tests: no task is open when the file begins, and what it replaces comes back when it ends."""
+    core, fleet = core_of_all, core_of_all.fleet
+    before = dict(vars(core)), dict(vars(fleet))
+    yield core
+    for session in core._sessions.values():
+        session.close()
+    core._sessions.clear()
+    for changed, attributes in zip((core, fleet), before, strict=True):
+        vars(changed).update(attributes)
+        for name in vars(changed).keys() - attributes.keys():
+            delattr(changed, name)
+
+
+@pytest.fixture(scope="module")
+def quick_referee(core: RefereeCore) -> QuickReferee:
+    """That one with a single compiled baseline, for what has to be timed but not against everything."""
+    from tests.evaluator.few_baselines import QuickReferee, one_compiled
+
+    one_compiled(core)
+    return QuickReferee(core)
 
 
 @pytest.fixture
