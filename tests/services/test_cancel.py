@@ -41,8 +41,12 @@ def test_a_running_job_ends_within_two_seconds_and_the_next_one_runs(service: Se
     assert service.post(f"/jobs/{job_id}/cancel").json()["state"] == "cancelled"
     assert service.events(job_id)[-1]["name"] == "job.cancelled"
     following = service.submit(source=TINY_TASK, origins=["human"], start_from=WRONG)
-    service.wait_for(following)
-    assert [view["verdict"] for view in service.candidates(following)] == ["incorrect"]
+    wait_until(
+        lambda: [view["verdict"] for view in service.candidates(following)] == ["incorrect"],
+        60,
+        service.log_tail,
+    )
+    service.post(f"/jobs/{following}/cancel")
 
 
 def test_a_queued_job_is_cancelled_at_once(door: Service) -> None:
