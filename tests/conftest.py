@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # A test has no time limit, and neither has drawing its examples: a shared machine stands still for a second now and then.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+# Of the many tasks that are described here few are timed, and the tests have the cores.
+os.environ["KERNELWRIGHT_COMPILE_AHEAD"] = "0"
 
 ABSENCE: dict[str, tuple[Callable[[], bool], str]] = {
     "browser": (lambda: servers.chromium() is None, "no chromium on PATH (Debian: apt-get install chromium)"),
