@@ -28,7 +28,7 @@ from evaluator.verdict_store import VerdictStore
 #: Environment variables passed to the referee: where programs are, never a key or a database address.
 _PASSED = (
     "PATH", "LANG", "LC_ALL", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
-    "VIRTUAL_ENV", "XDG_CACHE_HOME",
+    "VIRTUAL_ENV", "XDG_CACHE_HOME", "OMP_WAIT_POLICY", "KERNELWRIGHT_COMPILE_AHEAD",
 )  # fmt: skip
 
 ProgressCallback = Callable[[dict[str, Any]], None]

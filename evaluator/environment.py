@@ -16,6 +16,7 @@ from evaluator.verdict import HARNESS_VERSION
 _SOURCES = (".py", ".c", ".cu")
 
 
+@cache
 def package_version(package: str) -> str | None:
     """A package's version from its metadata, without importing it; None if it is not installed."""
     try:

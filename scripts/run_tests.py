@@ -60,12 +60,19 @@ def machine() -> str:
 def main(arguments: Sequence[str]) -> int:
     """Run both parts; the exit code for both."""
     codes: list[int] = []
+    # Hundreds of processes import the same files: who forbids to keep them compiled has each compile them.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     for part, how in PARTS.items():
+        if part == "together":
+            # Threads of two processes on two cores: who waits for its turn must not take another's, as OpenMP does by default.
+            environment["OMP_WAIT_POLICY"] = "passive"
+        else:
+            environment.pop("OMP_WAIT_POLICY", None)
         print(f"tests, {part}:", flush=True)
         command = [sys.executable, "-m", "pytest", *how, *_ALWAYS, *arguments]
         if part == "alone":
             command += ["-n", "0"]
-        codes.append(subprocess.run(command, check=False).returncode)
+        codes.append(subprocess.run(command, check=False, env=environment).returncode)
         if not goes_on(codes[-1], arguments):
             break
     print(machine(), flush=True)

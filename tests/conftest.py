@@ -22,10 +22,14 @@ from tests import servers
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
+    from evaluator.referee.judging.core import RefereeCore
+    from tests.evaluator.few_baselines import QuickReferee
 
 # A test has no time limit, and neither has drawing its examples: a shared machine stands still for a second now and then.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+# Of the many tasks that are described here few are timed, and the tests have the cores.
+os.environ["KERNELWRIGHT_COMPILE_AHEAD"] = "0"
 
 ABSENCE: dict[str, tuple[Callable[[], bool], str]] = {
     "browser": (lambda: servers.chromium() is None, "no chromium on PATH (Debian: apt-get install chromium)"),
@@ -55,8 +59,31 @@ def is_alone(item: pytest.Item) -> bool:
     return item.get_closest_marker("alone") is not None
 
 
+#: Occurs in each file with tests that need the machine to themselves.
+_SAYS_ALONE = "mark.alone"
+
+
+def says_alone(path: Path) -> bool:
+    """Whether some tests of a file may need the machine to themselves."""
+    return _SAYS_ALONE in path.read_text(encoding="utf-8")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """For the part `alone` import its own files only: all of them take 20 seconds."""
+    if config.getoption("--part") != "alone" or not collection_path.name.startswith("test_"):
+        return None
+    return None if collection_path.suffix != ".py" or says_alone(collection_path) else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the other part."""
+    """Leave out the other part.
+
+    Raises:
+        pytest.UsageError: a test that no part would run, since its file does not say that it is alone.
+    """
+    unsaid = sorted({str(item.path) for item in items if is_alone(item) and not says_alone(item.path)})
+    if unsaid:
+        raise pytest.UsageError(f"tests are marked alone in files without {_SAYS_ALONE!r}: {unsaid}")
     part = config.getoption("--part")
     if part is None:
         return
@@ -135,6 +162,42 @@ def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
 
     with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def core_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
+    """A referee of the CPU in this process, with a work folder of its own."""
+    from evaluator.referee.judging.core import RefereeCore
+
+    core = RefereeCore("cpu", tmp_path_factory.mktemp("core"), "landlock")
+    try:
+        yield core
+    finally:
+        core.close()
+
+
+@pytest.fixture(scope="module")
+def core(core_of_all: RefereeCore) -> Iterator[RefereeCore]:
+    """That one for a file of tests: no task is open when the file begins, and what it replaces comes back when it ends."""
+    core, fleet = core_of_all, core_of_all.fleet
+    before = dict(vars(core)), dict(vars(fleet))
+    yield core
+    for session in core._sessions.values():
+        session.close()
+    core._sessions.clear()
+    for changed, attributes in zip((core, fleet), before, strict=True):
+        vars(changed).update(attributes)
+        for name in vars(changed).keys() - attributes.keys():
+            delattr(changed, name)
+
+
+@pytest.fixture(scope="module")
+def quick_referee(core: RefereeCore) -> QuickReferee:
+    """That one with a single compiled baseline, for what has to be timed but not against everything."""
+    from tests.evaluator.few_baselines import QuickReferee, one_compiled
+
+    one_compiled(core)
+    return QuickReferee(core)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from scripts import run_tests
 REPOSITORY = Path(__file__).resolve().parent.parent
 _CONFTEST = """
 import pytest
-from tests.conftest import pytest_addoption, pytest_collection_modifyitems
+from tests.conftest import pytest_addoption, pytest_collection_modifyitems, pytest_ignore_collect
 
 def pytest_runtest_call(item):
     with open("ran", "a") as log:
@@ -39,10 +39,17 @@ def test_that_is_slow():
 """
 
 
+_SHARED = """
+def test_that_shares_too():
+    pass
+"""
+
+
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     (tmp_path / "conftest.py").write_text(_CONFTEST)
     (tmp_path / "test_some.py").write_text(_TESTS)
+    (tmp_path / "test_others.py").write_text(_SHARED)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    alone: a\n    slow: b\n")
     return tmp_path
 
@@ -68,10 +75,20 @@ def test_each_test_runs_in_its_part_and_a_failure_is_told_at_the_end(suite: Path
     assert code == 1
     assert ran == {
         "test_that_shares": "True",
+        "test_that_shares_too": "True",
         "test_that_fails": "True",
         "test_that_times": "False",
     }
-    assert "1 failed, 1 passed" in printed
+    assert "1 failed, 2 passed" in printed
+
+
+def test_a_test_that_no_part_would_run_is_an_error(suite: Path) -> None:
+    """It is alone by a marker that its file does not name."""
+    (suite / "marks.py").write_text("import pytest\nby_itself = pytest.mark.alone\n")
+    others = suite / "test_others.py"
+    others.write_text(f"from marks import by_itself\npytestmark = by_itself\n{_SHARED}")
+    code, ran, _ = _run(suite, "-n", "0")
+    assert (code, ran) == (4, {})
 
 
 def test_the_first_failure_may_be_the_last(suite: Path) -> None:

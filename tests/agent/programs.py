@@ -60,6 +60,7 @@ COMPILER = (
     "torch._inductor.compile_fx",
     "torch._inductor.codegen.cpp",
     "torch._inductor.codegen.triton",
+    "tests.agent.begun",
 )
 _ROOT = Path(__file__).parents[2]
 # Read while the compiler is imported; the sandbox sets the same.

@@ -15,6 +15,7 @@ import pytest
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict
+from tests.evaluator.few_baselines import QuickReferee
 from tests.evaluator.judging import until_timed
 
 HERE = Path(__file__).parent
@@ -28,8 +29,8 @@ SHAPES = {
 #: The same for the checks alone: adversarial shapes are never timed.
 _CHECKED = {"adversarial": SHAPES["visible"] + SHAPES["adversarial"]}
 _DEADLINE_S = 200.0
-#: Runs the compiler as `honest_compiles_itself` does, by a name that is easier to find.
-_SLOW = {"honest_compiled"}
+#: No attacks: they run the compiler, which `compile_ahead` tests too.
+_SLOW = {"honest_compiled", "honest_compiles_itself"}
 
 pytestmark = [pytest.mark.attacks, pytest.mark.timeout(400)]
 
@@ -67,7 +68,7 @@ def check(path: Path, verdict: Verdict) -> None:
 
 @pytest.mark.parametrize("path", [path for path in PLANTED if not is_timed(path)], ids=lambda path: path.stem)
 def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> None:
-    deadline_s = 8.0 if path.stem == "hangs" else _DEADLINE_S
+    deadline_s = 4.0 if path.stem == "hangs" else _DEADLINE_S
     started = time.monotonic()
     candidate = CandidateSource(path.read_text(encoding="utf-8"), "external", path.stem)
     check(
@@ -86,12 +87,14 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
         if is_timed(path)
     ],
 )
-def test_planted_candidate_gets_its_verdict_when_it_is_timed(path: Path, referee: Referee) -> None:
+def test_planted_candidate_gets_its_verdict_when_it_is_timed(path: Path, quick_referee: QuickReferee) -> None:
     source = path.read_text(encoding="utf-8")
     candidate = CandidateSource(source, "external", path.stem)
 
     def judged() -> Verdict:
-        return until_timed(lambda: referee.evaluate(TASK, candidate, shapes=SHAPES, deadline_s=_DEADLINE_S))
+        return until_timed(
+            lambda: quick_referee.evaluate(TASK, candidate, shapes=SHAPES, deadline_s=_DEADLINE_S)
+        )
 
     verdict = judged()
     check(path, verdict)

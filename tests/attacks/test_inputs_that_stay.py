@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
+from tests.evaluator.few_baselines import QuickReferee
 from tests.evaluator.judging import until_timed
 
 pytestmark = [pytest.mark.attacks, pytest.mark.timeout(240), pytest.mark.alone]
@@ -65,9 +65,11 @@ SHAPES = {"visible": [{"rows": 256, "cols": 96}, {"rows": 64, "cols": 40}]}
 
 
 @pytest.mark.parametrize(("do", "word"), [(CHEAT, "cheating"), ("", "accepted")])
-def test_a_candidate_that_makes_its_inputs_fit_its_outputs(referee: Referee, do: str, word: str) -> None:
+def test_a_candidate_that_makes_its_inputs_fit_its_outputs(
+    quick_referee: QuickReferee, do: str, word: str
+) -> None:
     candidate = CandidateSource(HONEST.replace("DO", do), "external", "candidate")
-    verdict = until_timed(lambda: referee.evaluate(TASK, candidate, shapes=SHAPES))
+    verdict = until_timed(lambda: quick_referee.evaluate(TASK, candidate, shapes=SHAPES))
     assert verdict.verdict == word, (verdict.reason, verdict.detail)
     if do:
         assert "input_tampered" in [finding.rule for finding in verdict.findings]

@@ -215,7 +215,7 @@ def loaded(core: RefereeCore) -> Loaded:
 @pytest.mark.parametrize(
     ("damage", "ending"),
     [
-        (cut_off, ".main.so"),
+        pytest.param(cut_off, ".main.so", marks=pytest.mark.slow),
         pytest.param(zeros, "", marks=pytest.mark.slow),
         pytest.param(zeros, ".main.so", marks=pytest.mark.slow),
         pytest.param(cut_off, "", marks=pytest.mark.slow),

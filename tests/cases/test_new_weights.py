@@ -8,6 +8,7 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource
+from tests.evaluator.few_baselines import QuickReferee
 from tests.evaluator.judging import judge, replaced, rules, task
 
 _FOLDER = Path(__file__).parent
@@ -246,10 +247,12 @@ def test_a_table_that_a_candidate_knows_stays(referee: Referee) -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("made", [_BY_VERSION, _ALWAYS])
-def test_what_follows_version_counters_is_right_when_it_is_timed(referee: Referee, made: str) -> None:
+def test_what_follows_version_counters_is_right_when_it_is_timed(
+    quick_referee: QuickReferee, made: str
+) -> None:
     """Weights come back before anything is timed, and counters tell of that, too: a delivered module kept those of the change."""
     source = task(_TASK)
     delivered = CandidateSource(_CANDIDATE.replace("{made}", made), "external", "inline", delivered=True)
-    verdict = referee.evaluate(source, delivered, splits=["visible"], shapes={"visible": [{}]})
+    verdict = quick_referee.evaluate(source, delivered, splits=["visible"], shapes={"visible": [{}]})
     assert verdict.verdict == "accepted", verdict.reason
     assert verdict.shapes[0].timed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,14 +19,9 @@ _HEAD, _ZEROS = ((_FOLDER / f"timed_bound_{part}.py").read_text() for part in ("
 _ALONE = "self.score(F.relu(self.up(x)))"
 
 
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
-    referee = RefereeCore("cpu", tmp_path_factory.mktemp("timed-bound"), "landlock")
-    eager_alone(referee)
-    try:
-        yield referee
-    finally:
-        referee.close()
+@pytest.fixture(scope="module", autouse=True)
+def _against_eager_alone(core: RefereeCore) -> None:
+    eager_alone(core)
 
 
 def _judged(core: RefereeCore, task: str, candidate: str, rows: int) -> Verdict:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from evaluator.client import Referee
 from evaluator.roles import variants
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict, compiled_words
+from tests.evaluator.few_baselines import QuickReferee
 
 pytestmark = [pytest.mark.attacks, pytest.mark.alone]
 
@@ -23,8 +23,8 @@ _OFF = "    @torch._dynamo.disable\n"
 _EAGER_ONLY = "against eager only, since torch.compile compiled nothing of it,"
 
 
-def _judged(referee: Referee, task: str, candidate: str = _CANDIDATE) -> Verdict:
-    verdict = referee.evaluate(
+def _judged(quick_referee: QuickReferee, task: str, candidate: str = _CANDIDATE) -> Verdict:
+    verdict = quick_referee.evaluate(
         TaskSource("case", task),
         CandidateSource(candidate),
         splits=["visible"],
@@ -46,8 +46,10 @@ def _baselines(verdict: Verdict) -> set[str]:
         pytest.param("    @torch.compiler.disable\n", marks=pytest.mark.slow),
     ],
 )
-def test_where_compilation_is_off_the_speedup_is_against_eager_only(referee: Referee, off: str) -> None:
-    verdict = _judged(referee, _TASK.replace(_OFF, off))
+def test_where_compilation_is_off_the_speedup_is_against_eager_only(
+    quick_referee: QuickReferee, off: str
+) -> None:
+    verdict = _judged(quick_referee, _TASK.replace(_OFF, off))
     assert _EAGER_ONLY in verdict.reason
     assert _baselines(verdict) == {"eager"}
     (told,) = (one for one in verdict.findings if one.rule == "baseline_unavailable")
@@ -55,11 +57,11 @@ def test_where_compilation_is_off_the_speedup_is_against_eager_only(referee: Ref
 
 
 @pytest.mark.slow
-def test_a_part_that_is_compiled_makes_a_baseline(referee: Referee) -> None:
+def test_a_part_that_is_compiled_makes_a_baseline(quick_referee: QuickReferee) -> None:
     """One operation is kept from the compiler; what stands around it is compiled."""
     part = "\n\n@torch._dynamo.disable\ndef part(y):\n    return y * 0.5\n\n\nclass Model("
     task = _TASK.replace(_OFF, "").replace("class Model(", part).replace("y = y * 0.5 + x", "y = part(y) + x")
-    verdict = _judged(referee, task)
+    verdict = _judged(quick_referee, task)
     assert "compile_default" in _baselines(verdict)
     line = 1 + task[: task.index("y = part(y)")].count("\n")
     assert f"against the best baseline (compile_default: 1 graph break (line {line}: " in verdict.reason
@@ -68,7 +70,7 @@ def test_a_part_that_is_compiled_makes_a_baseline(referee: Referee) -> None:
     assert compiled_words(shape.baselines for shape in verdict.shapes)[0].endswith("kernels generated")
 
 
-def test_a_module_without_kernels_of_its_own_has_a_compiled_baseline(referee: Referee) -> None:
+def test_a_module_without_kernels_of_its_own_has_a_compiled_baseline(quick_referee: QuickReferee) -> None:
     """All of it is one call of a library: the compiler writes code around that, and no kernel."""
     task = """
 import torch
@@ -83,7 +85,7 @@ def get_inputs(rows=512):
 def get_init_inputs():
     return []
 """
-    verdict = _judged(referee, task, task.replace("class Model(", "class ModelNew("))
+    verdict = _judged(quick_referee, task, task.replace("class Model(", "class ModelNew("))
     assert "compile_default" in _baselines(verdict)
     told = "compile_default: one graph, no kernel generated, only library calls"
     assert (

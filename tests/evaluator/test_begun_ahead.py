@@ -13,6 +13,7 @@ import pytest
 
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.session.compile_ahead import CompileAhead, Work
+from evaluator.referee.session.task_session import COMPILE_AHEAD
 from evaluator.referee.sides.open_shape import freeze_dims
 from evaluator.request import Request
 from tests.evaluator.judging import replaced, task
@@ -108,6 +109,9 @@ def test_a_description_begins_with_the_quick_modes_at_visible_shapes_and_all_at_
     core: RefereeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Asked(monkeypatch)
+    assert core.describe(ROWS).ok and not asked.background, "switched off, as for all tests"
+    core._drop(ROWS)
+    monkeypatch.delenv(COMPILE_AHEAD)
     shapes = core.describe(ROWS).shapes
     assert [one.dims for one in asked.background] == [*shapes["visible"], *shapes["validation"]]
     visible = len(shapes["visible"])

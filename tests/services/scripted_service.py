@@ -64,7 +64,10 @@ def job_request() -> dict[str, Any]:
 
 def kind_of(source: str) -> str:
     """Which recorded verdicts a source gets; what is assembled from candidates is as good as they."""
-    return next((kind for kind in SOURCES if source.startswith(f"{_MARK}{kind},")), "delivered")
+    marked = (
+        kind for kind, text in SOURCES.items() if source == text or source.startswith(f"{_MARK}{kind},")
+    )
+    return next(marked, "delivered")
 
 
 class ScriptedReferee:

@@ -113,6 +113,7 @@ class Service:
             **{name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")},
             "KERNELWRIGHT_DATA_DIR": str(data_dir),
             "PYTHONUNBUFFERED": "1",
+            "KERNELWRIGHT_COMPILE_AHEAD": "0",
             **(environment or {}),
         }
         self.log = data_dir / "serve.log"

@@ -127,17 +127,17 @@ def test_a_request_that_makes_no_sense_is_told_in_a_sentence(
     assert isinstance(done.exception, SystemExit)
 
 
-def test_jobs_are_submitted_watched_and_fetched_over_http(service: Service, tmp_path: Path) -> None:
+def test_jobs_are_submitted_watched_and_fetched_over_http(recorded: Service, tmp_path: Path) -> None:
     task = tmp_path / "broken.py"
     task.write_text("x = 1\n")
-    submitted = kernelwright(tmp_path, "submit", str(task), "--url", service.url)
+    submitted = kernelwright(tmp_path, "submit", str(task), "--url", recorded.url)
     job_id = submitted.stdout.strip()
     assert submitted.returncode == 0, submitted.stderr
-    watched = kernelwright(tmp_path, "watch", job_id, "--url", service.url)
+    watched = kernelwright(tmp_path, "watch", job_id, "--url", recorded.url)
     assert watched.returncode == 1
     assert "failed" in watched.stdout
-    assert job_id in kernelwright(tmp_path, "jobs", "--json", "--url", service.url).stdout
-    fetched = kernelwright(tmp_path, "fetch", job_id, "--url", service.url)
+    assert job_id in kernelwright(tmp_path, "jobs", "--json", "--url", recorded.url).stdout
+    fetched = kernelwright(tmp_path, "fetch", job_id, "--url", recorded.url)
     assert fetched.returncode == 1
     assert "made no bundle" in " ".join(fetched.stderr.split())
 

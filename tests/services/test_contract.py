@@ -42,7 +42,7 @@ def test_every_answer_is_one_that_the_document_names(tmp_path: Path, scope: str 
     keyed = Keyed(tmp_path, **OFTEN)
     options = [] if scope is None else ["-H", f"Authorization: Bearer {keyed.key('ada', scope).text}"]
     with serving(keyed.app) as url:
-        found = complaints(url, "--phases", "examples,fuzzing,stateful", "--max-examples", "3", *options)
+        found = complaints(url, "--phases", "examples,fuzzing,stateful", "--max-examples", "1", *options)
     assert not found, found[-6000:]
 
 

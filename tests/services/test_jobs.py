@@ -1,4 +1,4 @@
-"""A job from POST to bundle, and the referee by itself, over real HTTP with the real referee."""
+"""A job from POST to bundle, and the referee by itself, over real HTTP; what a verdict decides is judged by the real referee."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.evaluator.judging import UNTIMED
+from tests.services.scripted_service import proposal
 from tests.services.service import (
     ENDLESS,
     FEW_SHAPES,
@@ -18,7 +19,6 @@ from tests.services.service import (
     UNPARSABLE,
     WRONG,
     Service,
-    candidate,
     wait_until,
 )
 
@@ -43,8 +43,18 @@ def is_voided(service: Service, job_id: str) -> bool:
     )
 
 
-@pytest.mark.alone
-def test_a_job_runs_from_post_to_bundle_and_tells_its_story_once(service: Service) -> None:
+@pytest.fixture(
+    params=["recorded", pytest.param("service", marks=[pytest.mark.alone, pytest.mark.slow])],
+    ids=["recorded verdicts", "real verdicts"],
+)
+def worked(request: pytest.FixtureRequest) -> Service:
+    """A service that accepts what is faster: at night because it has timed it."""
+    found: Service = request.getfixturevalue(request.param)
+    return found
+
+
+def test_a_job_runs_from_post_to_bundle_and_tells_its_story_once(worked: Service) -> None:
+    service = worked
     body = {
         "source": OFTEN_TASK,
         "name": "tiny",
@@ -91,7 +101,8 @@ def test_a_job_runs_from_post_to_bundle_and_tells_its_story_once(service: Servic
     assert files >= {"optimized.py", "evidence.json", "report.html", "reproduce.py"}
 
 
-def test_a_stream_resumes_after_the_last_event_seen(service: Service) -> None:
+def test_a_stream_resumes_after_the_last_event_seen(recorded: Service) -> None:
+    service = recorded
     job_id = service.submit(source=TINY_TASK, origins=["human"], start_from=WRONG)
     whole = list(service.stream(job_id))
     assert list(service.stream(job_id, last_event_id=whole[1]["id"])) == whole[2:]
@@ -100,10 +111,11 @@ def test_a_stream_resumes_after_the_last_event_seen(service: Service) -> None:
     assert service.get(f"/jobs/{job_id}/events", headers=headers).status_code == 204
 
 
-def test_an_external_candidate_joins_a_job_that_has_ended(service: Service) -> None:
+def test_an_external_candidate_joins_a_job_that_has_ended(recorded: Service) -> None:
+    service = recorded
     job_id = service.submit(source=TINY_TASK, origins=["human"], start_from=WRONG)
     before = service.wait_for(job_id)
-    mine = candidate("return torch.relu(x) + self.weight")
+    mine = proposal("wrong", 1)
 
     response = service.post(f"/jobs/{job_id}/candidates", {"candidate": mine, "label": "mine"})
     assert response.status_code == 202
@@ -175,21 +187,21 @@ def test_the_next_evaluation_runs_after_one_that_hangs(service: Service) -> None
     assert ended(service, after)["verdict"] == "incorrect"
 
 
-def test_one_idempotency_key_makes_one_job(service: Service) -> None:
+def test_one_idempotency_key_makes_one_job(door: Service) -> None:
     body = {"source": "y = 2\n", "origins": ["human"]}
     key = {"Idempotency-Key": "the-first-of-its-kind"}
-    first = service.post("/optimize", body, headers=key).json()
-    assert service.post("/optimize", body, headers=key).json()["id"] == first["id"]
-    assert service.post("/optimize", {**body, "name": "other"}, headers=key).status_code == 409
-    assert service.post("/optimize", body).json()["id"] != first["id"]
+    first = door.post("/optimize", body, headers=key).json()
+    assert door.post("/optimize", body, headers=key).json()["id"] == first["id"]
+    assert door.post("/optimize", {**body, "name": "other"}, headers=key).status_code == 409
+    assert door.post("/optimize", body).json()["id"] != first["id"]
 
 
-def test_lists_are_paged_newest_first(service: Service) -> None:
-    made = [service.submit(source=f"z = {number}\n", origins=["human"]) for number in range(3)]
-    page = service.get("/jobs?limit=2").json()
+def test_lists_are_paged_newest_first(door: Service) -> None:
+    made = [door.submit(source=f"z = {number}\n", origins=["human"]) for number in range(3)]
+    page = door.get("/jobs?limit=2").json()
     assert [job["id"] for job in page["data"]] == [made[2], made[1]]
     assert page["has_more"] is True
-    rest = service.get(f"/jobs?limit=1&after={page['last_id']}").json()
+    rest = door.get(f"/jobs?limit=1&after={page['last_id']}").json()
     assert [job["id"] for job in rest["data"]] == [made[0]]
 
 

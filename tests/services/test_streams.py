@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 from sqlalchemy import func, select
 
-from services.api.streams import ASK_EACH_EVERY_S
 from services.db.models import Event, Job
 from services.jobs import events
 from services.jobs.endings import end_job
 from tests.services.databases import new_job
 from tests.services.filled import Filled
+from tests.services.looking_service import ASK_EACH_EVERY_S
 
 STREAMS = 40
 

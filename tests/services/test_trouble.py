@@ -88,7 +88,8 @@ def no_room(*_: object, **__: object) -> None:
 
 
 def damage(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
+    # Who reads keeps it from being whole, for as long as it waits.
+    with sqlite3.connect(path, timeout=0.1) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with open(path, "r+b") as file:
         file.write(b"\x5a" * path.stat().st_size)

@@ -25,7 +25,7 @@ from services.settings import Settings
 from services.worker.slots import SLOTS, Slots
 from tests.services.databases import BOTH_DATABASES, fresh_database, new_sqlite
 from tests.services.keyed import Keyed
-from tests.services.service import TINY_TASK, UNPARSABLE, Service, wait_until
+from tests.services.service import TINY_TASK, UNPARSABLE, WRONG, Service, wait_until
 
 ATTEMPTS = 3
 _NUMBERS = itertools.count()
@@ -296,12 +296,13 @@ def rows_of(base: Database, owner: str, *states: str) -> list[Evaluation]:
         return list(session.scalars(query.where(Evaluation.state.in_(states)) if states else query))
 
 
-def test_a_real_workers_next_slot_is_anothers_one(service: Service) -> None:
+def test_a_real_workers_next_slot_is_anothers_one(recorded: Service) -> None:
+    service = recorded
     base = Database(f"sqlite:///{service.data_dir / 'kernelwright.db'}")
     with two_users(base):
-        queue(base, "ada", 200, task_source=NO_TASK)
+        queue(base, "ada", 200, candidate_source=WRONG)
         wait_until(lambda: bool(rows_of(base, "ada", "succeeded")), 60, service.log_tail)
-        [one] = queue(base, "bob", task_source=NO_TASK)
+        [one] = queue(base, "bob", candidate_source=WRONG)
         came = utc_now()
         wait_until(lambda: bool(rows_of(base, "bob", "succeeded")), 60, service.log_tail)
         with base.write() as session:

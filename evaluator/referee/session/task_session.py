@@ -42,6 +42,9 @@ _COMPILE_SECONDS = 240.0
 _COMPILES = re.compile(r"\bcompile\b|\b_inductor\b|\b_dynamo\b")
 #: Estimated device memory of a call, in multiples of its inputs, if it was not measured; plus a context.
 _CALL_COSTS, _CONTEXT_BYTES = 5, 1 << 30
+#: An environment variable. With "0" a description starts no compilation: baselines are compiled when they are needed. For
+#: machines whose cores are shared, since such compilations go on for minutes.
+COMPILE_AHEAD = "KERNELWRIGHT_COMPILE_AHEAD"
 
 
 class TaskSession:
@@ -328,6 +331,8 @@ class TaskSession:
 
     def compile_in_background(self, splits: dict[str, list[Dims]]) -> None:
         """Starts with what a job will need: the quick modes at visible shapes, then all modes at those that it chooses by."""
+        if os.environ.get(COMPILE_AHEAD) == "0":
+            return
         todo = []
         for split, slow in (("visible", False), ("validation", True)):
             shapes = splits.get(split) or []

@@ -372,6 +372,8 @@ ABOVE_8 = (
 )
 #: Compiled for all three by day; at night all are.
 SAMPLE = ("few rows", "window", "sums of lists")
+#: Compiled at night alone, since each takes seconds.
+LONG = ("leaders", "wide product on Hopper")
 #: Numbers that are multiples of 16 wherever the kernel is chosen and its rows are dense.
 ALIGNED = dict.fromkeys(
     ("attention, streamed", "attention of int8 keys", "attention of one row", "attention of four rows"),
@@ -435,7 +437,9 @@ def test_stores_are_wide_only_where_outputs_are_neighbors(step: int) -> None:
 @pytest.mark.parametrize(
     ("name", "arch"),
     [
-        pytest.param(name, arch, marks=[] if arch == 90 or name in SAMPLE else pytest.mark.slow)
+        pytest.param(
+            name, arch, marks=[] if (arch == 90 and name not in LONG) or name in SAMPLE else pytest.mark.slow
+        )
         for name in KERNELS
         for arch in (80, 90, 100)
         if (arch > 80 or name not in ABOVE_8)

@@ -25,9 +25,9 @@ from agent.kernels.gpu import attention, convolutions, distances, lists, product
 torch.manual_seed(0)
 found = []
 cases = []
-def skipped(name):  # by day the first of each three cases runs
+def skipped(name):  # by day the first of each four cases runs
     cases.append(name)
-    return not WHOLE and len(cases) % 3 != 1
+    return not WHOLE and len(cases) % 4 != 1
 def compare(name, out, exact, float32):
     finite = exact.isfinite() & (exact.abs() < 3e38)
     norm = exact[finite].norm()
@@ -94,6 +94,8 @@ for m, k, n in ((4, 130, 300), (1, 5000, 7), (7, 3, 20), (3, 3000, 1)):
     a, b = torch.randn(3, m, k), torch.randn(3, n, k).transpose(1, 2)
     a[1, 0, 0], b[2, 0, 0] = float("inf"), float("nan")
     for right, order in ((b, "columns"), (b.contiguous(), "rows")):
+        if skipped(order):
+            continue
         compare(f"thin {m} {k} {n} {order}", thin.thin_products(a, right, torch.full((3, m, n), 7.0)), a.double() @ b.double(), a @ b)
 print(json.dumps(found))
 """

@@ -172,7 +172,7 @@ def pairs(module: Module, loop: Any, *given: Tensor) -> list[tuple[Tensor, Tenso
 @pytest.mark.parametrize(
     "kind", ["normal", "constant rows", "small spread on a large mean", "wide range", "integers"]
 )
-@pytest.mark.parametrize("name", some(MODULES, 3))
+@pytest.mark.parametrize("name", some(MODULES, 6))
 def test_a_loop_is_as_accurate_as_torch(name: str, kind: str, loops: dict[str, Any]) -> None:
     torch.manual_seed(1)
     for cols in COLUMNS:
@@ -183,7 +183,7 @@ def test_a_loop_is_as_accurate_as_torch(name: str, kind: str, loops: dict[str, A
             assert error(found, exact) <= max(1e-6, 4 * error(usual, exact)), f"{rows} x {cols}"
 
 
-@pytest.mark.parametrize("name", some(MODULES, 3))
+@pytest.mark.parametrize("name", some(MODULES, 6))
 def test_many_rows_on_two_threads_and_past_the_cache(name: str, loops: dict[str, Any]) -> None:
     """4.2 million elements: the output is streamed, and each thread has its own half."""
     torch.manual_seed(2)
@@ -201,7 +201,7 @@ def test_a_constant_row_is_normalized_to_exactly_nothing(loops: dict[str, Any]) 
             assert y.count_nonzero() == 0
 
 
-@pytest.mark.parametrize("name", some(MODULES, 3))
+@pytest.mark.parametrize("name", some(MODULES, 6))
 def test_nan_and_infinity_are_where_torch_has_them(name: str, loops: dict[str, Any]) -> None:
     special = torch.tensor(
         [[torch.nan, 1.0], [torch.inf, 1.0], [-torch.inf, 1.0], [90.0, -90.0], [1e30, 2e30], [0.0, -0.0]]
@@ -220,7 +220,7 @@ def test_nan_and_infinity_are_where_torch_has_them(name: str, loops: dict[str, A
             torch.testing.assert_close(found, usual, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", some(MODULES, 3))
+@pytest.mark.parametrize("name", some(MODULES, 6))
 def test_no_rows_one_thread_and_fresh_outputs(name: str, loops: dict[str, Any]) -> None:
     w, b = torch.rand(40), torch.randn(40)
     none = loops[name]([torch.empty(0, 40), torch.empty(0, 40), w, b])
@@ -258,7 +258,7 @@ def weighted_moments(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     return mean.squeeze(-1), torch.sqrt(variance + 1e-4)
 
 
-@pytest.mark.parametrize("of_columns", [False, True], ids=["of elements", "of columns"])
+@pytest.mark.parametrize("of_columns", some([False, True]), ids=["of elements", "of columns"])
 def test_truth_values_are_zeros_and_ones(of_columns: bool, tmp_path: Path) -> None:
     valid = torch.rand(6, 40) < 0.5
     with torch.no_grad():

@@ -30,7 +30,7 @@ from services.client import client as client_module
 from services.db.models import Bundle
 from services.db.session import Database
 from tests.services.client.network import answering, relay
-from tests.services.service import TINY_TASK, UNPARSABLE, Service
+from tests.services.service import TINY_TASK, UNPARSABLE, WRONG, Service
 
 JOB = OptimizeRequest(source=TINY_TASK, name="tiny", budget=BudgetRequest(seconds=30))
 
@@ -189,12 +189,12 @@ def test_an_id_leads_nowhere_else(job_id: str) -> None:
         client.job(job_id)
 
 
-def test_a_verdict_is_waited_for(service: Service) -> None:
-    with Client(service.url) as client:
-        asked = EvaluateRequest(source=TINY_TASK, candidate=UNPARSABLE)
+def test_a_verdict_is_waited_for(recorded: Service) -> None:
+    with Client(recorded.url) as client:
+        asked = EvaluateRequest(source=TINY_TASK, candidate=WRONG)
         found = client.evaluate(asked, seconds=120)
     assert found.state == "succeeded"
-    assert found.verdict == (found.result or {})["verdict"] != "accepted"
+    assert found.verdict == (found.result or {})["verdict"] == "incorrect"
 
 
 def test_waiting_ends_when_it_should(idle: Service) -> None:

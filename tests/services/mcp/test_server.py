@@ -119,7 +119,7 @@ def test_without_the_sdk_it_says_what_to_install() -> None:
     assert "pip install '.[service,agent,mcp]'" in "".join(done.stderr.split("\n"))
 
 
-def test_jobs_of_a_service_are_started_and_looked_at(service: Service, tmp_path: Path) -> None:
+def test_jobs_of_a_service_are_started_and_looked_at(recorded: Service, tmp_path: Path) -> None:
     async def work(client: Agent) -> None:
         job = await call(client, "submit_job", task_source="x = 1\n", budget_seconds=30)
         with anyio.fail_after(60):
@@ -129,7 +129,7 @@ def test_jobs_of_a_service_are_started_and_looked_at(service: Service, tmp_path:
         assert (await call(client, "job_leaderboard", job_id=job["id"]))["candidates"] == 0
         assert "there is no job" in await refusal(client, "job_status", job_id="0" * 26)
 
-    spoken(work, tmp_path, service.url)
+    spoken(work, tmp_path, recorded.url)
 
 
 @pytest.mark.slow

@@ -101,7 +101,8 @@ def test_a_fault_is_found_by_the_id_of_its_answer(watched: Service) -> None:
     assert "EOF while parsing" not in failed.text
 
 
-def test_a_worker_says_whose_lines_it_writes(service: Service) -> None:
+def test_a_worker_says_whose_lines_it_writes(recorded: Service) -> None:
+    service = recorded
     job_id = service.submit(source="x = 1\n")
     service.wait_for(job_id)
     wait_until(lambda: "ended as failed" in service.log.read_text(), 5, service.log_tail)
@@ -116,7 +117,8 @@ def busy_share(service: Service) -> float | None:
     return next((v for (name, _), v in found.items() if name == "kernelwright_device_busy_share"), None)
 
 
-def test_a_worker_says_how_busy_its_device_is(service: Service) -> None:
+def test_a_worker_says_how_busy_its_device_is(recorded: Service) -> None:
+    service = recorded
     found = samples(service.get("/metrics").text)
     assert one(found, "kernelwright_workers", device="cpu", state="ready") == 1
     wait_until(lambda: busy_share(service) is not None, 15, service.log_tail)

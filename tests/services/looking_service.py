@@ -1,0 +1,13 @@
+"""A service whose streams ask for what became visible late each second, where the real one waits ten."""
+
+from __future__ import annotations
+
+from services.api import streams
+
+ASK_EACH_EVERY_S = 1.0
+
+if __name__ == "__main__":
+    streams.ASK_EACH_EVERY_S = ASK_EACH_EVERY_S
+    from services.cli import app
+
+    app()
