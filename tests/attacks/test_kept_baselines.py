@@ -220,7 +220,7 @@ def loaded(core: RefereeCore) -> Loaded:
         pytest.param(zeros, ".main.so", marks=pytest.mark.slow),
         pytest.param(cut_off, "", marks=pytest.mark.slow),
         pytest.param(cut_off, ".py", marks=pytest.mark.slow),
-        pytest.param(zeros, ".py", marks=pytest.mark.slow),
+        (zeros, ".py"),
     ],
 )
 def test_a_damaged_file_costs_no_baseline_and_is_made_again(

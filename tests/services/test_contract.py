@@ -37,12 +37,17 @@ def complaints(url: str, *options: str) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("examples", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scope", [None, pytest.param("submit", marks=pytest.mark.slow)])
-def test_every_answer_is_one_that_the_document_names(tmp_path: Path, scope: str | None) -> None:
+def test_every_answer_is_one_that_the_document_names(
+    tmp_path: Path, scope: str | None, examples: int
+) -> None:
     keyed = Keyed(tmp_path, **OFTEN)
     options = [] if scope is None else ["-H", f"Authorization: Bearer {keyed.key('ada', scope).text}"]
     with serving(keyed.app) as url:
-        found = complaints(url, "--phases", "examples,fuzzing,stateful", "--max-examples", "1", *options)
+        found = complaints(
+            url, "--phases", "examples,fuzzing,stateful", "--max-examples", str(examples), *options
+        )
     assert not found, found[-6000:]
 
 
