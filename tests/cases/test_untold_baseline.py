@@ -40,16 +40,17 @@ def _baselines(verdict: Verdict) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "off",
+    ("off", "judge"),
     [
-        _OFF,
-        pytest.param("    @torch.compiler.disable\n", marks=pytest.mark.slow),
+        (_OFF, "quick_referee"),
+        pytest.param(_OFF, "referee", marks=pytest.mark.slow),  # with every compiled baseline
+        pytest.param("    @torch.compiler.disable\n", "quick_referee", marks=pytest.mark.slow),
     ],
 )
 def test_where_compilation_is_off_the_speedup_is_against_eager_only(
-    quick_referee: QuickReferee, off: str
+    request: pytest.FixtureRequest, off: str, judge: str
 ) -> None:
-    verdict = _judged(quick_referee, _TASK.replace(_OFF, off))
+    verdict = _judged(request.getfixturevalue(judge), _TASK.replace(_OFF, off))
     assert _EAGER_ONLY in verdict.reason
     assert _baselines(verdict) == {"eager"}
     (told,) = (one for one in verdict.findings if one.rule == "baseline_unavailable")

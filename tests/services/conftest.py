@@ -20,6 +20,16 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="session")
+def ahead(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service as users start it: baselines are compiled ahead, which takes the cores."""
+    with Service(
+        tmp_path_factory.mktemp("ahead"), environment={"KERNELWRIGHT_COMPILE_AHEAD": "1"}
+    ) as running:
+        running.wait_until_ready()
+        yield running
+
+
+@pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service with its worker whose verdicts were recorded once: for what happens around them, not for what is judged."""
     environment = {"SCRIPTED_SECONDS": "0.05"}

@@ -44,7 +44,7 @@ def is_voided(service: Service, job_id: str) -> bool:
 
 
 @pytest.fixture(
-    params=["recorded", pytest.param("service", marks=[pytest.mark.alone, pytest.mark.slow])],
+    params=["recorded", pytest.param("ahead", marks=[pytest.mark.alone, pytest.mark.slow])],
     ids=["recorded verdicts", "real verdicts"],
 )
 def worked(request: pytest.FixtureRequest) -> Service:
