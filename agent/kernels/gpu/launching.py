@@ -51,7 +51,7 @@ def launch(kernel, grid, tensors, numbers, **constants):
 def repeated(operation):
     """An operation whose launches are noted at the second call with tensors of such layouts, and repeated at later ones.
 
-    Noting takes five times as long as the call itself, so sizes that are new at each call are not noted.
+    Noting takes five times as long as the call itself, so a layout that comes once is not noted.
 
     It takes tensors, numbers, kernels' functions, None, and lists or tuples of these. It returns one of the tensors, one that it
     allocates, a tuple of such, or None if it does not apply, which is remembered too; all of this must follow from the tensors' types,
@@ -144,17 +144,9 @@ class _Notes(TorchDispatchMode):
             return
         run, tilings = compiled.run, list(getattr(compiled.metadata, "tensordesc_meta", None) or [])
         start = run.launch
-        line = [
-            *grid,
-            0,
-            compiled.function,
-            run.launch_cooperative_grid,
-            run.launch_pdl,
-            None,
-            None,
-            compiled.packed_metadata,
-        ]
-        line += None, None, None
+        # What Triton's launcher takes: grid, stream, kernel, kinds of launch, two buffers of its own, threads, three hooks; then ours.
+        line = [*grid, 0, compiled.function, run.launch_cooperative_grid, run.launch_pdl]
+        line += None, None, compiled.packed_metadata, None, None, None
         places, tiles = [], []
         for one in tensors:
             is_tensor = isinstance(one, torch.Tensor)
@@ -171,9 +163,8 @@ class _Notes(TorchDispatchMode):
             start = next(
                 cell.cell_contents for cell in start.__closure__ if type(cell.cell_contents) is type(len)
             )
-        self.is_whole = not (
-            run.global_scratch_size or run.profile_scratch_size
-        )  # which Triton allocates itself
+        # A kernel with a buffer of its own gets it from Triton at each launch.
+        self.is_whole = not (run.global_scratch_size or run.profile_scratch_size)
         self._launches.append((start, [*line, *more], places, tiles))
 
     def finish(self, result):
@@ -241,9 +232,8 @@ class _Tiling:
     """A descriptor for the copy engine without its address."""
 
     def __init__(self, tiles, told):
-        kind = {8: 10, 9: 8, 10: 9}.get(
-            told["elem_type"], told["elem_type"]
-        )  # the driver's number for the compiler's
+        # The driver's number of a type for the compiler's.
+        kind = {8: 10, 9: 8, 10: 9}.get(told["elem_type"], told["elem_type"])
         self._form = (
             told["swizzle"], told["elem_size"], kind, told["block_size"], list(tiles.shape), list(tiles.strides),
             int(tiles.padding == "nan"),
