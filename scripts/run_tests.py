@@ -60,11 +60,11 @@ def machine() -> str:
 def main(arguments: Sequence[str]) -> int:
     """Run both parts; the exit code for both."""
     codes: list[int] = []
-    # Hundreds of processes import the same files: who forbids to keep them compiled has each compile them.
+    # Hundreds of processes import the same files. Without compiled files each of them would compile all.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     for part, how in PARTS.items():
         if part == "together":
-            # Threads of two processes on two cores: who waits for its turn must not take another's, as OpenMP does by default.
+            # Two processes share two cores. By default OpenMP's threads spin while they wait, and take the other's core.
             environment["OMP_WAIT_POLICY"] = "passive"
         else:
             environment.pop("OMP_WAIT_POLICY", None)

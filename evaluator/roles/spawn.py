@@ -97,14 +97,9 @@ class ForkServer:
             "HOME": "/tmp",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        # How threads wait is the machine's business, as for the user's own programs: on shared cores they should not spin.
-        for passed in (
-            "PYTHONPATH",
-            "LD_LIBRARY_PATH",
-            "CUDA_VISIBLE_DEVICES",
-            "CUDA_HOME",
-            "OMP_WAIT_POLICY",
-        ):
+        # OMP_WAIT_POLICY: an operator of shared cores may keep waiting threads from spinning.
+        where = "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME"
+        for passed in (*where, "OMP_WAIT_POLICY"):
             if passed in os.environ:
                 environment[passed] = os.environ[passed]
         roots = [*layout.import_roots(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]

@@ -88,7 +88,7 @@ def no_room(*_: object, **__: object) -> None:
 
 
 def damage(path: Path) -> None:
-    # Who reads keeps it from being whole, for as long as it waits.
+    # A checkpoint waits this long for readers, and cannot complete while there is one.
     with sqlite3.connect(path, timeout=0.1) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with open(path, "r+b") as file:

@@ -71,39 +71,9 @@ def _split(x_ptr, x_halves, x_scale, y_ptr, y_halves, y_scale, x_rows, y_rows, k
     """Programs for the rows of x, then for those of y."""
     program, of_x = tl.program_id(0), tl.cdiv(x_rows, X_ROWS)
     if program < of_x:
-        _split_rows(
-            x_ptr,
-            x_halves,
-            x_scale,
-            program,
-            x_rows,
-            ks,
-            padded,
-            heads,
-            x_batch,
-            x_head,
-            x_row,
-            x_k,
-            X_ROWS,
-            BLOCK,
-        )
+        _split_rows(x_ptr, x_halves, x_scale, program, x_rows, ks, padded, heads, x_batch, x_head, x_row, x_k, X_ROWS, BLOCK)  # fmt: skip
     else:
-        _split_rows(
-            y_ptr,
-            y_halves,
-            y_scale,
-            program - of_x,
-            y_rows,
-            ks,
-            padded,
-            heads,
-            y_batch,
-            y_head,
-            y_row,
-            y_k,
-            Y_ROWS,
-            BLOCK,
-        )
+        _split_rows(y_ptr, y_halves, y_scale, program - of_x, y_rows, ks, padded, heads, y_batch, y_head, y_row, y_k, Y_ROWS, BLOCK)  # fmt: skip
 
 
 @triton.jit
@@ -162,7 +132,7 @@ class Parts:
 def split(x, y=None):
     """`Parts` of x (batch, rows, k), and of y (batch, its own rows, k) if there is one: a list.
 
-    Both may have a further axis of heads behind the batch, which needs not be next to it in memory.
+    Both may have an axis of heads after the batch, with any stride.
     """
     x, y = (one if one is None or one.dim() == 4 else one.unsqueeze(1) for one in (x, y))
     batches, heads, rows, ks = x.shape

@@ -33,8 +33,8 @@ from agent.kernels.gpu.parts import (
 
 # Of a scale of few bits; times the other operand's, up to 2^62, and a step's sum it is a float32.
 LARGEST_SCALE = tl.constexpr((40 + 127) << 23)
-# A slow host's time for a launch that is repeated and for what is around all launches of a call: a product takes 38 us of an H200's,
-# whose torch.mm takes 19. A CUDA graph's replay takes less and nothing (agent.kernels.writing.as_replayed).
+# What a repeated call costs a slow host: each launch, and all that is around them. A product takes 38 us of an H200's host, torch.mm
+# 19. In a CUDA graph a launch costs less and the rest nothing (agent.kernels.writing.as_replayed).
 LAUNCH_S = 6e-6
 CALL_S = 15e-6
 

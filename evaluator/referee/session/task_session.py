@@ -42,8 +42,8 @@ _COMPILE_SECONDS = 240.0
 _COMPILES = re.compile(r"\bcompile\b|\b_inductor\b|\b_dynamo\b")
 #: Estimated device memory of a call, in multiples of its inputs, if it was not measured; plus a context.
 _CALL_COSTS, _CONTEXT_BYTES = 5, 1 << 30
-#: An environment variable. With "0" a description starts no compilation: baselines are compiled when they are needed. For
-#: machines whose cores are shared, since such compilations go on for minutes.
+#: An environment variable. With "0" a description compiles nothing ahead: each baseline is compiled when it is needed. Compilations
+#: ahead run for minutes, which takes the cores from other work.
 COMPILE_AHEAD = "KERNELWRIGHT_COMPILE_AHEAD"
 
 
