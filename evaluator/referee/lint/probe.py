@@ -26,8 +26,8 @@ from evaluator.shapes.space import Dims
 
 #: For tests of what has an effect, each of which is a call.
 _INSPECT_SECONDS = 0.5
-#: Contents drawn per shape. Fewer where a call takes long.
-_CONTENTS, _CONTENTS_IF_SLOW, _SLOW_S = 3, 2, 0.05
+#: Three contents are drawn per shape, two where a call takes longer than this.
+_SLOW_S = 0.05
 
 #: Outputs of one call: per output its values (float64, complex128 or integers) in the shape of the output.
 Result = list[Array]
@@ -56,10 +56,11 @@ class Probe:
     @classmethod
     def of(cls, session: TaskSession, shape: OpenShape) -> Probe:
         """Draws contents and calls the reference."""
-        started = time.monotonic()
         drawn = [fresh(shape)]
-        count = _CONTENTS if time.monotonic() - started < _SLOW_S else _CONTENTS_IF_SLOW
-        drawn += [fresh(shape) for _ in range(count - 1)]
+        started = time.monotonic()  # the first call takes longer than others
+        drawn.append(fresh(shape))
+        if time.monotonic() - started < _SLOW_S:
+            drawn.append(fresh(shape))
         probe = cls(session, shape, drawn, [_arrays(one) for one in drawn])
         if shape.own_oracle:
             probe.expected(0)  # an oracle() that fails makes the task unsound, whatever the rules ask
