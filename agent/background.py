@@ -17,6 +17,7 @@ from agent.memory.features import features_of
 from agent.prompts import fill
 from agent.store import JobStore
 from evaluator.description import Description
+from evaluator.profiling.bottleneck import ceilings_told
 
 _ARCHITECTURE_STEP = "background.architecture"
 _MEMORY_STEP = "memory.recalled"
@@ -88,7 +89,10 @@ class Background:
         bottleneck = bottleneck_of(diagnosis)
         if bottleneck is None or not self.architecture:
             return ""
-        return _rendered(notes=notes_for(bottleneck, self.architecture, language, limit), memories=())
+        features = features_of(self._task_source, self._description)
+        return _rendered(
+            notes=notes_for(bottleneck, self.architecture, language, limit, features), memories=()
+        )
 
     @property
     def bottleneck(self) -> str:
@@ -96,11 +100,16 @@ class Background:
         return str(self._profile().get("label") or "")
 
     def of_profile(self, limit: int = DEFAULT_LIMIT) -> str:
-        """The reference's profile and notes on its bottleneck, as Markdown; empty without a profile."""
-        sentences = self._profile().get("sentences") or ()
-        if not sentences:
+        """The reference's profile, the device's ceilings and notes on the bottleneck, as Markdown; empty without a profile."""
+        profile = self._profile()
+        if not profile.get("sentences"):
             return ""
-        return fill("profile", sentences=sentences, notes=self.of_knowledge(self.bottleneck, limit=limit))
+        return fill(
+            "profile",
+            sentences=profile["sentences"],
+            ceilings=ceilings_told(profile.get("ceilings") or {}),
+            notes=self.of_knowledge(self.bottleneck, limit=limit),
+        )
 
     def _profile(self) -> Mapping[str, Any]:
         stored = self._store.step(PROFILE_STEP)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from evaluator.counting import prefixed
 from evaluator.profiling.counters import Counters
 
 SCHEMA = "kernelwright.profile/1"
+#: In names of ceilings: products of float32 as three of float16, which keep float32's bits.
+THREE_FLOAT16 = "float32_as_three_float16"
+_UNITS = (("_bytes_per_s", "B/s"), ("_flops_per_s", "FLOP/s"))
 LABELS = ("compute", "memory", "launch", "synchronization")
 
 
@@ -65,3 +70,13 @@ class Diagnosis:
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         return {"schema": SCHEMA, **asdict(self)}
+
+
+def ceilings_told(ceilings: Mapping[str, Any]) -> str:
+    """The ceilings of a diagnosis in a line, from data that may be damaged: ``memory 4.01 TB/s, bfloat16 712 TFLOP/s``."""
+    return ", ".join(
+        f"{name.removesuffix(ending).replace('_', ' ')} {prefixed(rate, unit)}"
+        for name, rate in ceilings.items()
+        for ending, unit in _UNITS
+        if name.endswith(ending) and isinstance(rate, int | float) and 0 < rate < math.inf
+    )

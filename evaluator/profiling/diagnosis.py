@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from evaluator.profiling.bottleneck import Diagnosis, Part
+from evaluator.profiling.bottleneck import THREE_FLOAT16, Diagnosis, Part
 from evaluator.profiling.measured import Measured, Operation
 from evaluator.profiling.sentences import sentences
 
@@ -45,6 +45,10 @@ class Roof:
         self._cache = max(self._dram, float(caches[0]) if caches else 0.0)
         self._cache_bytes = int(rates["cache_bytes"])
         self._vector = float(rates.get("vector_flops_per_s") or rates["float32_flops_per_s"])
+        # Three float16 products have float32's accuracy, so the task allows them wherever it allows float32.
+        split = float(rates.get("float16_flops_per_s") or 0.0) / 3
+        plain = float(rates["float32_flops_per_s"])
+        self._float32 = (THREE_FLOAT16, split) if split > plain else ("float32", plain)
         self.operation_s = float(rates["operation_s"])
         self.node_s = float(rates.get("graph_node_s") or 0.0)
 
@@ -55,18 +59,21 @@ class Roof:
     def compute_s(self, row: Operation) -> float:
         """Seconds of an operation's arithmetic: calls together."""
         if row.flops:
-            peak = self._rates.get(f"{row.kind}_flops_per_s") or self._rates["float32_flops_per_s"]
-            return row.flops / float(peak)
+            return row.flops / self._peak(row.kind)[1]
         return row.elements / (float(self._rates["exp_per_s"]) if row.transcendental else self._vector)
 
     def used(self, operations: Sequence[Operation]) -> dict[str, float]:
         """The ceilings that stand behind these times: memory, the last cache, and arithmetic of each kind that occurs."""
         found = {"memory_bytes_per_s": self._dram, "cache_bytes_per_s": self._cache}
         for kind in sorted({row.kind for row in operations if row.flops}):
-            name = f"{kind}_flops_per_s"
-            name = name if self._rates.get(name) else "float32_flops_per_s"
-            found[name] = float(self._rates[name])
+            name, peak = self._peak(kind)
+            found[f"{name}_flops_per_s"] = peak
         return {**found, "vector_flops_per_s": self._vector}
+
+    def _peak(self, kind: str) -> tuple[str, float]:
+        """Name and operations per second of products of a type; of float32 where the type's was not measured."""
+        known = self._rates.get(f"{kind}_flops_per_s")
+        return self._float32 if kind == "float32" or not known else (kind, float(known))
 
     def fused_s(self, operations: Sequence[Operation], call_bytes: int) -> float:
         """Seconds to move what a call takes and gives (``call_bytes``), or what its operations move if that is less."""

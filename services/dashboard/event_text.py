@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from evaluator.profiling.bottleneck import ceilings_told
 from services.dashboard import formats, words
 from services.jobs.views import EventView
 
@@ -123,13 +124,8 @@ def profile(events: Sequence[EventView]) -> list[str]:
 
 
 def ceilings(events: Sequence[EventView]) -> str:
-    """The measured ceilings behind the profile's roofline: ``memory 4.01 TB/s, bfloat16 712 TFLOP/s``; empty if unknown."""
-    told = []
-    for name, rate in (_profiled(events).get("ceilings") or {}).items():
-        for ending, unit in (("_bytes_per_s", "B/s"), ("_flops_per_s", "FLOP/s")):
-            if name.endswith(ending) and formats.finite(rate) is not None:
-                told.append(f"{words.spaced(name.removesuffix(ending))} {formats.rate(rate, unit)}")
-    return ", ".join(told)
+    """The measured ceilings behind the profile's roofline; empty if unknown."""
+    return ceilings_told(_profiled(events).get("ceilings") or {})
 
 
 def _profiled(events: Sequence[EventView]) -> Data:

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from services.dashboard.words import NOT_MEASURED, prefixed
+from services.dashboard.words import NOT_MEASURED
 
 
 def finite(value: object) -> float | None:
@@ -68,14 +68,6 @@ def seconds(value: object) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def rate(value: object, unit: str) -> str:
-    """A rate with three digits and a prefix, such as ``4.01 TB/s`` for unit ``B/s``, or "not measured"."""
-    number = finite(value)
-    if number is None or number <= 0:
-        return NOT_MEASURED
-    return prefixed(number, unit)
 
 
 def offset(value_s: float) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from evaluator.counting import prefixed
+
 NOT_MEASURED = "not measured"
 
 
@@ -181,14 +183,6 @@ def ceiling(name: str, value: float) -> tuple[str, str]:
     if name.endswith("_s"):
         return spaced(name.removesuffix("_s")), f"{value * 1e6:.3g} µs"
     return spaced(name), f"{value:,.6g}"
-
-
-def prefixed(value: float, unit: str) -> str:
-    """Format with three digits and a prefix: ``4.01 TB/s``."""
-    prefix, factor = next(
-        ((prefix, factor) for prefix, factor in (("P", 1e15), ("T", 1e12)) if value >= factor), ("G", 1e9)
-    )
-    return f"{value / factor:.3g} {prefix}{unit}"
 
 
 def reading(bounds: tuple[float, float] | None) -> Word:

@@ -17,6 +17,7 @@ from evaluator.devices import open_device
 from evaluator.devices.cpu.ceilings import best_s
 from evaluator.devices.sizes import Tried
 from evaluator.profiling import ceilings
+from evaluator.profiling.bottleneck import ceilings_told
 from evaluator.profiling.diagnosis import diagnose, fixed_share
 from evaluator.profiling.measured import Measured, Operation, OtherSize, parse
 from evaluator.profiling.profile import ProfileFailed, profile_task
@@ -198,6 +199,23 @@ def test_a_diagnosis_tells_the_ceilings_that_it_rests_on() -> None:
         "float32_flops_per_s": 5e13,
         "vector_flops_per_s": 5e13,
     }
+
+
+def test_float32_products_may_take_the_time_of_three_float16_ones() -> None:
+    rates = {**GPU, "float16_flops_per_s": 7.5e14}
+    plain, split = (diagnose(measured(operations=(PRODUCT,)), some, gpu=True) for some in (GPU, rates))
+    assert "float32_flops_per_s" in plain.ceilings and "float32_flops_per_s" not in split.ceilings
+    assert split.ceilings["float32_as_three_float16_flops_per_s"] == 2.5e14
+    assert split.least_s == pytest.approx(PRODUCT.flops / 2.5e14)
+    assert plain.least_s == pytest.approx(PRODUCT.flops / 5e13)
+    assert "float32 as three float16 250 TFLOP/s" in ceilings_told(split.ceilings)
+    slow = {**GPU, "float16_flops_per_s": 1e14}
+    assert diagnose(measured(operations=(PRODUCT,)), slow, gpu=True).ceilings == plain.ceilings
+
+
+def test_damaged_ceilings_are_left_out_of_the_line() -> None:
+    rates = {"memory_bytes_per_s": 4.01e12, "a": 1.0, "b_flops_per_s": float("nan"), "c_flops_per_s": "x"}
+    assert ceilings_told(rates) == "memory 4.01 TB/s"
 
 
 def test_the_best_of_several_sizes_counts_and_all_are_told() -> None:

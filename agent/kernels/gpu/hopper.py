@@ -1,7 +1,7 @@
 """Products of two parts each on Hopper, written in Gluon: warps that load, and groups of four warps that multiply on their own.
 
 Each group of warps multiplies 64 rows at a time: while one adds its sums to its results, another keeps the tensor cores busy. A tile
-of 256 rows needs a third less of L2 than one of 128, and a group's two halves share its registers for sums.
+of 256 rows needs a quarter less of L2 than one of 128, and a group's two halves share its registers for sums.
 """
 
 import functools
