@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
+from agent.folding import folded
 from evaluator.verdict import Verdict
 
 ORIGINS = ("llm", "policy", "compiler", "human", "external")
@@ -40,6 +41,11 @@ class Candidate:
     def sha256(self) -> str:
         """Hex digest of the UTF-8 source: the candidate's identity within a job."""
         return hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest()
+
+    @cached_property
+    def shown(self) -> str:
+        """The source as models see it, without the text of the library's kernels."""
+        return folded(self.source)
 
 
 @dataclass(frozen=True)

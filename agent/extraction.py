@@ -9,10 +9,17 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from agent.bundle.renaming import rename
+from agent.bundle.sections import bound_names
+from agent.errors import AssemblyError
+from agent.folding import BEGIN, END, PLACE, folded
+from agent.kernels.writing import kernels
+
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<mark>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n]*$")
 _MAX_SOURCE_CHARACTERS = 200_000
 _MOST_SPANS = 12
 _THOUGHT_END = "</think>"
+_LIBRARY = "library_"
 _PYTHON = frozenset({"", "python", "py", "python3"})
 
 
@@ -64,6 +71,39 @@ def extract(text: str, finish: str = "stop") -> Extraction:
     if tries:
         return Extraction(None, "syntax")
     return Extraction(None, "no_class" if blocks else "no_code")
+
+
+def unfolded(answer: str) -> str:
+    """A model's file with the library's text if it calls functions of the library that it does not define.
+
+    The text goes to where `agent.folding.PLACE` is, else to the end. Names of the library that the file binds to something else are
+    changed in the library's text.
+    """
+    answer = folded(answer)
+    if _LIBRARY not in answer:
+        return answer
+    try:
+        tree = ast.parse(answer)
+        theirs, ours = _bound(tree), _bound(ast.parse(kernels()))
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        if not any(name.startswith(_LIBRARY) and name in ours and name not in theirs for name in used):
+            return answer
+        changed = {
+            name: f"{name}_of_library"
+            for name, path in ours.items()
+            if name in theirs and (path is None or path != theirs[name])
+        }
+        text = rename(kernels(), changed)
+        text = text if text.startswith(BEGIN) else f"{BEGIN}\n{text}{END}\n"  # it may lose comments
+        before, place, after = answer.partition(f"{PLACE}\n")
+        return f"{before}{text}{after}" if place else f"{answer.rstrip()}\n\n\n{text}"
+    except (SyntaxError, ValueError, RecursionError, MemoryError, AssemblyError):
+        return answer  # the referee says what is wrong with it
+
+
+def _bound(tree: ast.Module) -> dict[str, str | None]:
+    """Names that a file binds, with the dotted path of imported ones."""
+    return {name: path for statement in tree.body for name, path in bound_names(statement).items()}
 
 
 def _blocks(text: str) -> tuple[list[str], bool]:

@@ -37,6 +37,11 @@ LANGUAGES = (
 )
 
 
+def device_words(device: str, name: str = "") -> str:
+    """What prompts call a device: "an NVIDIA H200" where its name is known, else as `DEVICES`."""
+    return f"an {name}" if name.startswith("NVIDIA ") else DEVICES.get(device, device)
+
+
 def language_of(source: str) -> Language | None:
     """The language of a candidate's kernels; None if it uses only PyTorch operations."""
     return next((one for one in LANGUAGES if re.search(one.pattern, source)), None)

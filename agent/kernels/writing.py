@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from agent.folding import BEGIN, END
+
 _FOLDER = Path(__file__).resolve().parent
 _KERNELS = (
     "launching.py",
@@ -144,8 +146,8 @@ def as_replayed(source: str) -> str:
 
 @cache
 def kernels() -> str:
-    """The text of the kernels in one piece."""
-    return joined("gpu", _KERNELS)
+    """The text of the kernels in one piece, between the lines of `agent.folding`."""
+    return f"{BEGIN}\n{joined('gpu', _KERNELS)}{END}\n"
 
 
 @cache

@@ -1,13 +1,16 @@
-"""The notes on techniques, and which of them fit a diagnosis. A note is Markdown with a front matter of four lines.
+"""The notes on techniques, and which of them fit a diagnosis. A note is Markdown with a front matter.
 
     ---
-    title: Coalesced access
-    bottleneck: memory
+    title: Convolutions as products
+    bottleneck: compute, memory
     architectures: ampere, ada, hopper, blackwell
     languages: triton, cuda
+    operators: convolution
+    dtypes: float32
     ---
 
-All four fields are lists of known words except the title.
+Fields are lists of known words except the title. The last two may be missing: then a note fits every module, else those with one
+of these operators and of these dtypes, as `agent.memory.features` names them.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from pathlib import Path
 
 from agent.knowledge.architectures import ARCHITECTURES
 from agent.languages import LANGUAGES
+from agent.memory.features import Features
 
 BOTTLENECKS = ("compute", "memory", "launch", "sync")
 NOTES = Path(__file__).resolve().parent / "notes"
@@ -44,6 +48,7 @@ class Note:
         bottlenecks: what it helps against, most first.
         architectures: where it applies.
         languages: in which it can be written.
+        operators, dtypes: of the modules that it is for; empty for all.
         text: the Markdown below the front matter, without a heading.
     """
 
@@ -52,7 +57,15 @@ class Note:
     bottlenecks: tuple[str, ...]
     architectures: frozenset[str]
     languages: frozenset[str]
+    operators: frozenset[str]
+    dtypes: frozenset[str]
     text: str
+
+    def fits(self, features: Features) -> bool:
+        """Whether it is for a module with these features."""
+        return (not self.operators or not self.operators.isdisjoint(features.operators)) and (
+            not self.dtypes or not self.dtypes.isdisjoint(features.dtypes)
+        )
 
 
 @cache
@@ -64,13 +77,15 @@ def all_notes() -> tuple[Note, ...]:
 def _note(path: Path) -> Note:
     _, head, body = path.read_text(encoding="utf-8").split("---\n", 2)
     fields = dict(line.split(": ", 1) for line in head.splitlines())
-    words = {key: tuple(fields[key].split(", ")) for key in ("bottleneck", "architectures", "languages")}
+    words = {key: tuple(value.split(", ")) for key, value in fields.items()}
     return Note(
         path.stem,
         fields["title"],
         words["bottleneck"],
         frozenset(words["architectures"]),
         frozenset(words["languages"]),
+        frozenset(words.get("operators", ())),
+        frozenset(words.get("dtypes", ())),
         body.strip(),
     )
 
@@ -86,18 +101,20 @@ def notes_for(
     architecture: str,
     language: str | None = None,
     limit: int = DEFAULT_LIMIT,
+    features: Features | None = None,
 ) -> tuple[Note, ...]:
     """At most `limit` notes for a diagnosis; the same question always has the same answer.
 
-    A note must name the bottleneck and the architecture, and the language where one is given. First come those whose main
-    (first named) bottleneck it is, among these the ones for the fewest architectures (what only Hopper has says more on a Hopper
-    than what holds everywhere), and then by name.
+    A note must name the bottleneck and the architecture, and the language where one is given. First come those for operators of the
+    module, then those whose main (first named) bottleneck it is, among these the ones for the fewest architectures (what only
+    Hopper has says more on a Hopper than what holds everywhere), and then by name.
 
     Args:
         bottleneck: one of `BOTTLENECKS`.
         architecture: one of `ARCHITECTURES`.
         language: a key of `agent.languages`, or None for any.
         limit: how many at most.
+        features: of the module; None leaves out what is for certain modules.
 
     Raises:
         ValueError: an unknown word, which would otherwise look like "nothing is known".
@@ -115,6 +132,14 @@ def notes_for(
         if bottleneck in note.bottlenecks
         and architecture in note.architectures
         and (language is None or language in note.languages)
+        and note.fits(features or Features())
     ]
-    fitting.sort(key=lambda note: (note.bottlenecks[0] != bottleneck, len(note.architectures), note.name))
+    fitting.sort(
+        key=lambda note: (
+            not note.operators,
+            note.bottlenecks[0] != bottleneck,
+            len(note.architectures),
+            note.name,
+        )
+    )
     return tuple(fitting[: max(limit, 0)])

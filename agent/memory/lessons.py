@@ -159,7 +159,7 @@ def _entry(
 
 def _kept(one: Judged | None) -> str:
     """A candidate's source, or "" if it is too long; it is never truncated."""
-    text = one.candidate.source if one else ""
+    text = one.candidate.shown if one else ""
     return text if len(text) <= MAX_SOURCE_CHARACTERS else ""
 
 

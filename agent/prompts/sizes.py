@@ -1,9 +1,11 @@
-"""How sizes are told to a model: one that is asked, and one that is trained on what it will be asked."""
+"""How sizes and precision are told to a model: one that is asked, and one that is trained on what it will be asked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from evaluator.precision import DEFAULT, TIERS, declared
 
 
 def space_text(dims: Mapping[str, Any]) -> str:
@@ -16,6 +18,11 @@ def space_text(dims: Mapping[str, Any]) -> str:
             multiple = f", a multiple of {dim['multiple_of']}" if (dim.get("multiple_of") or 1) > 1 else ""
             lines.append(f"{name}: {dim['min']} to {dim['max']}{multiple}")
     return listed(lines)
+
+
+def precision_text(task_source: str) -> str:
+    """What the tier that a task's file declares allows."""
+    return TIERS.get(declared(task_source), TIERS[DEFAULT]).words
 
 
 def shape_words(dims: Mapping[str, Any]) -> str:

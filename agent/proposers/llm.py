@@ -13,12 +13,12 @@ from typing import Any
 
 from agent.candidates import Candidate, Judged
 from agent.errors import AnswersAwaited, ProposalFailed, ProviderError
-from agent.extraction import extract
-from agent.languages import DEVICES, kind_of_start
+from agent.extraction import extract, unfolded
+from agent.languages import device_words, kind_of_start
 from agent.messages import Message, Reply
 from agent.portfolio.clusters import visible_rows
 from agent.prompts import fill
-from agent.prompts.sizes import listed, shape_words, space_text, timed_words
+from agent.prompts.sizes import listed, precision_text, shape_words, space_text, timed_words
 from agent.proposing import ProposalContext
 from agent.providers.choice import Standing, choose
 from agent.providers.client import IN_FLIGHT, LOOK_S, ModelClient, Witness
@@ -219,15 +219,15 @@ class _First:
                 return
             standing = self.standings[index]
             standing.attempts += 1
-            attempt = _Attempt(index, standing.attempts, self._opening(()))
+            attempt = _Attempt(index, standing.attempts, self._opening((), standing.attempts))
             self.told[index].add(messages_sha256(attempt.messages))
             self._attempts.append(attempt)
             if not self._ask(attempt):
                 return
 
-    def _opening(self, shown: Sequence[Judged]) -> list[Message]:
+    def _opening(self, shown: Sequence[Judged], number: int = 1) -> list[Message]:
         files = shown if self._trained else None
-        return opening(self._context, self._times, self._start_from, shown=files)
+        return opening(self._context, self._times, self._start_from, files, number)
 
     def _ask(self, attempt: _Attempt) -> bool:
         """Send the attempt's next request; False if the budget has no room for it."""
@@ -280,7 +280,7 @@ class _First:
         if found.source is not None:
             again = " again" if self._trained else " repaired"
             label = f"{choice.model} #{attempt.sample}" + (again if attempt.round > 1 else "")
-            candidate = Candidate(found.source, self._origin, label, attempt.parent, _note(reply))
+            candidate = Candidate(unfolded(found.source), self._origin, label, attempt.parent, _note(reply))
             yield candidate
             verdict = self._context.store.verdict(candidate.sha256, "screen")
             if not self._trained:
@@ -353,21 +353,29 @@ def opening(
     times: Mapping[str, str],
     start_from: str | None = None,
     shown: Sequence[Judged] | None = None,
+    number: int = 1,
 ) -> list[Message]:
     """The first messages: rules, the task, its space, and the visible shapes with the times to beat.
 
     `times` is the result of `baseline_times` at the job's first request. A kernel in `start_from` that is not a complete
     candidate is shown too, to be wrapped or ported. With `shown` (even empty), the prompt has the format that `rl` trains on:
-    these accepted candidates with their speedups, slowest first, and answers in parts.
+    these accepted candidates with their speedups, slowest first, and answers in parts. Of several first attempts, each `number` is asked to
+    take another approach.
     """
     visible = context.description.shapes.get("visible") or []
     strata = context.description.strata.get("visible") or [""] * len(visible)
-    device_name = DEVICES.get(context.device, context.device)
-    notes = fill("device_cuda" if is_accelerator(context.device) else "device_cpu")
-    # The prompts in `rl` training contain neither a profile nor lessons.
-    known = context.background if shown is None else None
-    more = (known.of_profile(_NOTES), known.of_memory()) if known else ()
-    more_of = {} if shown is None else {"shown": [_as_shown(one) for one in shown]}
+    is_gpu, is_trained = is_accelerator(context.device), shown is not None
+    device_name = device_words(context.device, "" if is_trained else context.description.device_name)
+    notes = [fill("device_cuda" if is_gpu else "device_cpu", device_name=device_name)]
+    # The prompts in `rl` training have none of these.
+    if is_gpu and not is_trained:
+        notes.append(fill("library"))
+    if context.background and not is_trained:
+        notes += filter(None, [context.background.of_profile(_NOTES), context.background.of_memory()])
+    more = {
+        "approach": fill("approach", number=number).strip(),
+        "shown": [_as_shown(one) for one in shown or ()],
+    }
     prompt = fill(
         "propose" if shown is None else "parts",
         device_name=device_name,
@@ -378,8 +386,9 @@ def opening(
             for dims, stratum in zip(visible, strata, strict=True)
         )
         or "- as given",
-        device_notes="\n".join([notes, *filter(None, more)]),
-        **more_of,
+        precision=precision_text(context.task.source),
+        device_notes="\n".join(notes),
+        **more,
     )
     kind = kind_of_start(start_from) if start_from is not None else "candidate"
     if start_from is not None and kind != "candidate":
@@ -388,7 +397,7 @@ def opening(
 
 
 def _as_shown(one: Judged) -> dict[str, Any]:
-    return {"speedup": one.speedup, "source": one.candidate.source}
+    return {"speedup": one.speedup, "source": one.candidate.shown}
 
 
 def after_verdict(verdict: Verdict | None) -> str:

@@ -67,15 +67,15 @@ def _fastest(judged: Sequence[Judged], count: int, cluster: Cluster | None) -> l
     for one in ordered:
         if len(chosen) == count:
             break
-        taken = {other.candidate.sha256: other.candidate.source for other in chosen}
-        alike = likeness(one.candidate.source, taken).share > _ALIKE
+        taken = {other.candidate.sha256: other.candidate.shown for other in chosen}
+        alike = likeness(one.candidate.shown, taken).share > _ALIKE
         (copies if alike else chosen).append(one)
     return chosen + copies[: count - len(chosen)]
 
 
 def editable(one: Judged) -> bool:
     """Whether a model can edit the file; False for long files and for compiler modes, which only wrap the reference."""
-    if len(one.candidate.source) > LONGEST_PARENT_CHARACTERS:
+    if len(one.candidate.shown) > LONGEST_PARENT_CHARACTERS:
         return False
     return not (one.candidate.origin == "compiler" and "torch.compile(" in one.candidate.source)
 
@@ -89,7 +89,7 @@ def _repairable(judged: Sequence[Judged]) -> list[Judged]:
         for one in reversed(judged)
         if one.verdict.verdict in _REPAIRABLE
         and one.candidate.origin in ("llm", "policy", "external")
-        and len(one.candidate.source) <= LONGEST_PARENT_CHARACTERS
+        and len(one.candidate.shown) <= LONGEST_PARENT_CHARACTERS
         and one.candidate.sha256 not in parents  # continue from its repair instead
         and _failures_in_a_row(one, by_sha) <= MAX_REPAIRS
     ]

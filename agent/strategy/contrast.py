@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate, Judged
 from agent.errors import ProviderError
-from agent.extraction import extract
+from agent.extraction import extract, unfolded
 from agent.prompts.markers import holds_markers
 from agent.strategy.beam import editable
 from agent.strategy.exemplars import draw
@@ -35,7 +35,7 @@ def drawn(judged: Sequence[Judged], generator: random.Random) -> tuple[Judged, .
 
     Skips compiler modes, which have nothing to teach, and files with chat-format markers, which would end the turn early.
     """
-    shown = [one for one in judged if editable(one) and not holds_markers(one.candidate.source)]
+    shown = [one for one in judged if editable(one) and not holds_markers(one.candidate.shown)]
     return draw(shown, generator).successes
 
 
@@ -73,11 +73,11 @@ def ask_policy(client: ModelClient, origin: str, this: Round, one: Proposal) -> 
         if found.problem != "truncated" or not files:
             break
         files = fewer(files)  # the files left no room for an answer; training avoids such prompts
-    tried = {known.candidate.sha256: known.candidate.source for known in this.judged}
+    tried = {known.candidate.sha256: known.candidate.shown for known in this.judged}
     if source is None or reply is None or likeness(source, tried).repeats(one.parent.mode):
         return None
     label = f"{client.models[one.model].model} round {this.number}"
     beside = f"beside {len(files)} measured" if files else "with nothing measured to show"
     note = f"{beside} ({reply.model}, {reply.prompt_tokens} + {reply.completion_tokens} tokens)"
     lineage = files[-1].candidate.sha256 if files else None
-    return Candidate(source, origin, label, lineage, note)
+    return Candidate(unfolded(source), origin, label, lineage, note)

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate, Judged
-from agent.extraction import extract
+from agent.extraction import extract, unfolded
 from agent.knowledge.reading import bottleneck_of
-from agent.languages import DEVICES, language_of, needs_port
+from agent.languages import device_words, language_of, needs_port
 from agent.messages import Message, Reply
 from agent.portfolio.clusters import Cluster, visible_rows
 from agent.prompts import fill
@@ -127,7 +127,7 @@ class Conversation:
         self._strategy = strategy
         self._problems = problems
         self._origin = origin
-        self._device_name = DEVICES.get(context.device, context.device)
+        self._device_name = device_words(context.device, context.description.device_name)
 
     def propose(self, this: Round, one: Proposal) -> Candidate | None:
         """The candidate; None if the budget has no room, the model refuses, or neither of two answers is new.
@@ -156,7 +156,7 @@ class Conversation:
             if found.source is None:
                 follow_up = fill("again", problem=self._problems[found.problem])
             else:
-                near = likeness(found.source, {sha: known.candidate.source for sha, known in tried.items()})
+                near = likeness(found.source, {sha: known.candidate.shown for sha, known in tried.items()})
                 if not near.repeats(parent.mode):
                     return self._made(found.source, this, one, diagnosis, reply)
                 outcome = tried[near.sha256].verdict.verdict
@@ -175,7 +175,7 @@ class Conversation:
         label = f"{self._client.models[one.model].model} round {this.number}"
         label += ", repair" if one.parent.mode == "repair" else ""
         note = f"{what[:300]} ({reply.model}, {reply.prompt_tokens} + {reply.completion_tokens} tokens)"
-        made = Candidate(source, self._origin, label, one.parent.judged.candidate.sha256, note)
+        made = Candidate(unfolded(source), self._origin, label, one.parent.judged.candidate.sha256, note)
         if diagnosis is not None:
             idea = {"bottleneck": diagnosis.bottleneck, "change": diagnosis.change}
             self._context.store.finish_step(f"idea/{made.sha256}", idea)
@@ -190,7 +190,7 @@ class Conversation:
             "critic",
             task_source=self._context.task.source,
             device_name=self._device_name,
-            source=one.parent.judged.candidate.source,
+            source=one.parent.judged.candidate.shown,
             shapes=measured_words(one.parent.judged.verdict),
             cluster=this.cluster,
             history=self._history(this, one.parent),
@@ -210,14 +210,14 @@ class Conversation:
             "plan",
             task_source=self._context.task.source,
             device_name=self._device_name,
-            source=one.parent.judged.candidate.source,
+            source=one.parent.judged.candidate.shown,
             change=diagnosis.change,
         )
         reply = self._ask(one, "plan", [Message("user", prompt)])
         return reply.text.rpartition("</think>")[2].strip()[:_PLAN_CHARACTERS] if reply is not None else ""
 
     def _speed_prompt(self, this: Round, one: Proposal, diagnosis: Diagnosis | None, plan: str) -> str:
-        source, background = one.parent.judged.candidate.source, self._context.background
+        source, background = one.parent.judged.candidate.shown, self._context.background
         notes = ""
         if background is not None and diagnosis is not None:
             # The opening already has notes on the reference's own bottleneck.
@@ -239,7 +239,7 @@ class Conversation:
         )
 
     def _repair_prompt(self, this: Round, one: Proposal) -> str:
-        source, verdict = one.parent.judged.candidate.source, one.parent.judged.verdict
+        source, verdict = one.parent.judged.candidate.shown, one.parent.judged.verdict
         port = needs_port(source, self._context.device)
         return fill(
             "fix",

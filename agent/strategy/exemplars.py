@@ -98,7 +98,7 @@ def draw(
         leave_out: sha256 of candidates that the prompt already shows.
         count: maximum number of successes.
     """
-    short = [one for one in judged if len(one.candidate.source) <= LONGEST_SHOWN_CHARACTERS]
+    short = [one for one in judged if len(one.candidate.shown) <= LONGEST_SHOWN_CHARACTERS]
     left = [one for one in short if one.candidate.sha256 not in leave_out and one.speedup > 0]
     chosen = [left[place] for place in apart([one.speedup for one in left], generator, count)]
     failures = [

@@ -211,7 +211,7 @@ class Search:
             standing.refused = standing.refused or error.kind == "authentication"
             return
         mode = proposal.parent.mode
-        if candidate is None or likeness(candidate.source, {one.sha256: one.source for one in made}).repeats(
+        if candidate is None or likeness(candidate.shown, {one.sha256: one.shown for one in made}).repeats(
             mode
         ):
             if not self._client.exhausted:

@@ -16,6 +16,7 @@ from agent.languages import DEVICES
 from agent.messages import Message
 from agent.prompts import fill
 from agent.prompts.markers import holds_markers
+from agent.prompts.sizes import precision_text
 from evaluator.devices import is_accelerator
 from rl.errors import ConfigError
 from rl.exemplars import Draw
@@ -73,7 +74,11 @@ def contrastive_prompt(task: TaskText, draw: Draw, special_tokens: Iterable[str]
         task_source=task.source,
         dims=task.dims,
         shapes=task.shapes,
-        device_notes=fill("device_cuda" if is_accelerator(task.device) else "device_cpu"),
+        precision=precision_text(task.source),
+        device_notes=fill(
+            "device_cuda" if is_accelerator(task.device) else "device_cpu",
+            device_name=DEVICES.get(task.device, task.device),
+        ),
         shown=shown,
     )
     return [Message("system", fill("system")), Message("user", prompt)]

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from agent.extraction import extract
+from agent.candidates import Candidate
+from agent.extraction import extract, unfolded
+from agent.folding import BEGIN, END, PLACE, folded
+from agent.kernels.writing import as_replayed, kernels
+from evaluator.client import Referee
+from evaluator.sources import CandidateSource
+from tests.evaluator.judging import judge, task
 
 FILE = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x * 2\n"
 OTHER = FILE.replace("* 2", "* 3")
@@ -89,3 +95,65 @@ def test_only_line_feeds_end_lines() -> None:
     odd = FILE.replace("x * 2", "x * len('a\u2028b\x0cc')")
     assert extract(fenced(odd)).source == odd
     assert extract(fenced(FILE).replace("\n", "\r\n")).source == FILE
+
+
+CALLS = """import torch
+import triton
+import triton.language as tl
+
+TILE = 3
+
+
+def softmax(x):
+    return TILE * x
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return library_softmax(softmax(x), False)
+"""
+
+
+def test_the_library_s_text_comes_to_files_that_call_it_and_is_not_shown() -> None:
+    whole = unfolded(CALLS)
+    assert whole.count(BEGIN) == whole.count(END) == 1
+    assert folded(whole) == f"{CALLS.rstrip()}\n\n\n{PLACE}\n"
+    assert Candidate(whole, "llm", "").shown == folded(whole)
+    assert unfolded(folded(whole)) == whole == unfolded(whole)
+    assert folded(as_replayed(whole)) == folded(whole) and as_replayed(whole) != whole
+
+
+def test_it_comes_to_where_it_was() -> None:
+    shown = f"import torch\n{PLACE}\n@triton.jit\ndef f(x):\n    return x\n\n\nclass ModelNew:\n    y = library_mm\n"
+    assert unfolded(shown) == shown.replace(f"{PLACE}\n", kernels())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        FILE,
+        FILE + "# library_mm\n",
+        FILE + "def library_mm(a, b):\n    return a @ b\n\n\nlibrary_mm(1, 2)\n",
+        FILE + "x = library_of_somebody_else()\n",
+        "class ModelNew(library_mm:\n",
+    ],
+)
+def test_other_files_stay_as_they_are(source: str) -> None:
+    assert unfolded(source) == source
+
+
+def test_names_that_a_file_and_the_library_share_stay_apart(referee: Referee) -> None:
+    reference = task("""
+        class Model(nn.Module):
+            def forward(self, x):
+                return torch.softmax(3 * x, -1)
+
+        def get_inputs():
+            return [torch.randn(6, 10)]
+
+        def get_init_inputs():
+            return []
+    """)
+    whole = Candidate(unfolded(CALLS), "llm", "")
+    assert "\ndef softmax_of_library(" in whole.source and "\nTILE_of_library = " in whole.source
+    assert judge(referee, reference, CandidateSource(whole.source, "llm", "")).verdict == "accepted"

@@ -14,6 +14,8 @@ from agent.knowledge.architectures import (
 )
 from agent.knowledge.reading import BOTTLENECKS, NOTES, all_notes, notes_for
 from agent.languages import LANGUAGES
+from agent.memory.features import Features, features_of
+from evaluator.description import Description
 
 CPU = [name for name in ARCHITECTURES if name.startswith("cpu-")]
 
@@ -56,6 +58,37 @@ def test_what_only_one_architecture_has_comes_first() -> None:
     assert notes_for("compute", "hopper", limit=1)[0].name == "hopper_wgmma"
     assert notes_for("compute", "cpu-amx", limit=1)[0].name == "cpu_amx"
     assert notes_for("sync", "ampere", "triton", limit=1)[0].name == "hidden_syncs"
+
+
+def test_notes_for_certain_modules_are_told_for_those_alone_and_first() -> None:
+    product = Features({"matmul": 1}, dtypes=frozenset({"float32"}))
+    half = Features({"matmul": 1}, dtypes=frozenset({"bfloat16"}))
+    convolution = Features({"convolution": 2, "relu": 1}, dtypes=frozenset({"float32"}))
+
+    def told(features: Features | None, limit: int = 99) -> list[str]:
+        return [note.name for note in notes_for("compute", "hopper", "triton", limit, features)]
+
+    assert told(product, 1) == ["compensated_products"]
+    assert told(convolution, 2) == ["compensated_products", "convolution_products"]
+    assert {"compensated_products", "convolution_products"}.isdisjoint(told(half) + told(None))
+    assert told(half) == told(None)
+    assert set(told(product)) - set(told(None)) == {"compensated_products"}
+
+
+def test_operators_that_notes_name_are_those_of_modules() -> None:
+    text = """
+class Model(nn.Module):
+    def __init__(self):
+        self.a, self.b, self.c = nn.Linear(2, 2), nn.ConvTranspose2d(2, 2, 3), nn.MultiheadAttention(2, 1)
+        self.d, self.e, self.f = nn.GRU(2, 2), nn.LSTM(2, 2), nn.RNN(2, 2)
+        self.g, self.h = nn.GRUCell(2, 2), nn.LSTMCell(2, 2)
+    def forward(self, x):
+        x = F.scaled_dot_product_attention(x, x, x)
+        x = torch.logcumsumexp(x.cumprod(1), 1).flip(1)
+        return torch.cumsum(x, 1) + x.cummax(1).values + x.cummin(1).values
+"""
+    known = set(features_of(text, Description()).operators)
+    assert set().union(*(note.operators for note in all_notes())) <= known
 
 
 def test_the_answer_has_its_limit_and_an_order_of_its_own() -> None:

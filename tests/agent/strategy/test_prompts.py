@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import re
+
 import jinja2
 import pytest
 
+from agent.kernels.writing import kernels
 from agent.languages import kind_of_start, language_of, needs_port
 from agent.prompts import data, fill
+from agent.prompts.sizes import precision_text
 from tests.agent import small_job
 
 TRITON = "import triton\n\n\n@triton.jit\ndef f(x):\n    pass\n"
@@ -25,6 +30,31 @@ def test_text_in_a_placeholder_is_neither_a_template_nor_the_end_of_a_block() ->
 def test_a_missing_value_is_an_error() -> None:
     with pytest.raises(jinja2.UndefinedError):
         fill("plan", task_source="", device_name="a CPU", source="")
+
+
+def test_the_library_is_described_as_it_is() -> None:
+    described = re.findall(r"`(library_\w+)\(([^)`]*)\)`", fill("library"))
+    functions = {
+        one.name: [arg.arg for arg in [*one.args.args, *one.args.kwonlyargs]]
+        for one in ast.parse(kernels()).body
+        if isinstance(one, ast.FunctionDef)
+    }
+    assert len(described) > 10
+    for name, given in described:
+        names = [word.partition("=")[0].strip() for word in given.split(",")]
+        assert [word for word in functions[name] if word in names] == names, name
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_each_of_the_first_attempts_has_another_approach(number: int) -> None:
+    texts = [fill("approach", number=other).strip() for other in range(1, 6)]
+    assert texts[0] == "" and len(set(texts)) == 5
+    assert fill("approach", number=number).strip() in texts
+
+
+def test_the_tier_of_a_file_is_told() -> None:
+    assert precision_text('PRECISION = "strict"\n') == "all products in float32"
+    assert precision_text("x = 1\n") == precision_text('PRECISION = "no such tier"\n')
 
 
 @pytest.mark.parametrize(
