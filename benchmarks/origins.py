@@ -7,8 +7,8 @@
     python -m benchmarks.origins --device cuda --kernelbench PATH --precision strict --origins library --work out/kernelbench
 
 Tasks are those of the catalogue, or with `--kernelbench` modules drawn from a copy of it, at the sizes in their files. Each job is
-the agent's own (`agent.job.run_job`) with one origin, or with `library` what needs no model, together: it proposes, screens, validates, delivers one file and judges
-that once, by `confirm`, at held-out shapes. All origins of a task are judged by one referee, whose session stays open: the
+the agent's own (`agent.job.run_job`) with one origin; `library` is what needs no model, together, `batch` a model alone, `both` all of
+them. It proposes, screens, validates, delivers one file and judges that once, by `confirm`, at held-out shapes. All origins of a task are judged by one referee, whose session stays open: the
 task is opened and its baselines compiled once. So they are judged at the same shapes, the first few of those that the referee
 draws; the held-out ones are drawn once per task from fresh randomness, and no proposer is shown them. Origins take turns at
 being first, and what a job spent on baselines is told apart.
@@ -16,7 +16,7 @@ being first, and what a job spent on baselines is told apart.
 Everything lies in the work folder and is kept as it comes: run the same command again and it goes on, in the middle of a job if
 need be. Several GPUs of a host share a work folder; each takes the next free task, those first that it has begun. So do
 several processes on one GPU, of which each must know how many they are (`--seat`): most of a job's time goes into compiling. A
-job of `batch` ends with requests in `jobs/TASK.batch/batch/requests.jsonl` until `--answers` has theirs.
+job with a model ends with requests in `jobs/TASK.ORIGIN/batch/requests.jsonl` until `--answers` has theirs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,11 @@ TASKS = (
     "rms_norm_quantize_fp8", "sparsemax", "complex_soft_limit", "mx_quantize", "hash_grid_encoding", "int4_matmul",
     "bias_gelu", "residual_add_rmsnorm", "segmented_cumsum",
 )  # fmt: skip
-ORIGINS = ("compiler", "human", "library", "batch")
+ORIGINS = ("compiler", "human", "library", "batch", "both")
+#: Of a job, where they are several.
+_PROPOSERS = {"library": ("human", "compiler"), "batch": ("llm",), "both": ("human", "compiler", "llm")}
+#: With requests to a model.
+_ASKING = ("batch", "both")
 #: A program that is out of time ends with this status; what it has is kept.
 OUT_OF_TIME = 3
 
@@ -77,6 +81,7 @@ class Settings:
         candidates: how many a job may judge; None for no limit.
         precision: tier of the tasks, instead of the one in their files; None for that.
         model, samples: of the batch.
+        rounds: of search after the first attempts.
         usd_per_million: prices of the batch's tokens, input and output.
         skip_own: leave out the first shape of each split, the module's own size.
     """
@@ -88,6 +93,7 @@ class Settings:
     precision: str | None = None
     model: str = ""
     samples: int = 2
+    rounds: int = 0
     usd_per_million: tuple[float, float] = (0.0, 0.0)
     skip_own: bool = False
 
@@ -169,18 +175,28 @@ class Runs:
             spec = self._spec(task, origin, folder)
             # Where shapes are drawn, the task is opened for it.
             opening_s = time.monotonic() - began
-            outcome = run_job(spec, store, cast("Referee", self.referee), folder / "out")
+            outcome = run_job(
+                spec, store, cast("Referee", self.referee), folder / "out", profile=self._profile
+            )
         except Exception as error:  # noqa: BLE001 - one task's fault must not cost the others their turn
             outcome = JobOutcome("error", None, f"{type(error).__name__}: {error}"[:500])
             self.referee.restart()
         row = row_of(task.name, origin, outcome, store)
         row["device_s"] += opening_s
         self._add_least(task, row)
+        self.add_more(task, row, store)
         return row
+
+    def add_more(self, task: TaskSource, row: dict[str, Any], store: FolderStore) -> None:
+        """For studies that ask more of a job that ran."""
+
+    def _profile(self, text: str) -> dict[str, Any]:
+        found = profile_task(self.referee, text, self.ceilings["rates"], device=self.settings.device)
+        return found.as_json()
 
     def _spec(self, task: TaskSource, origin: str, folder: Path) -> JobSpec:
         models: tuple[ModelChoice, ...] = ()
-        if origin == "batch":
+        if origin in _ASKING:
             (folder / "batch").mkdir(parents=True, exist_ok=True)
             price_in, price_out = self.settings.usd_per_million
             choice = ModelChoice(
@@ -199,10 +215,10 @@ class Runs:
             task,
             self.settings.device,
             Budget(candidates=self.settings.candidates),
-            origins={"batch": ("llm",), "library": ("human", "compiler")}.get(origin, (origin,)),
+            origins=_PROPOSERS.get(origin, (origin,)),
             models=models,
             shapes=self._shapes(task),
-            strategy=Strategy(),
+            strategy=Strategy(rounds=self.settings.rounds),
         )
 
     def _shapes(self, task: TaskSource) -> dict[str, list[dict[str, Any]]]:
@@ -341,7 +357,7 @@ def run(
         str, typer.Option(help="Of KernelBench, those whose names begin so (commas): level1__18_,level2__")
     ] = "",
     origins: Annotated[
-        str, typer.Option(help="compiler, human, library, batch (commas).")
+        str, typer.Option(help="compiler, human, library, batch, both (commas).")
     ] = "compiler,human",
     visible: Annotated[int, typer.Option(help="Visible shapes; 0 for as many as are drawn.")] = 2,
     validation: Annotated[int, typer.Option(help="Validation shapes.")] = 3,
@@ -357,6 +373,7 @@ def run(
     ] = None,
     model: Annotated[str, typer.Option(help="Of the batch.")] = "",
     samples: Annotated[int, typer.Option(help="First attempts of the batch's model, a job.")] = 2,
+    rounds: Annotated[int, typer.Option(help="Rounds of search after them.")] = 0,
     usd_input: Annotated[float, typer.Option(help="US dollars per million tokens of prompts.")] = 0.0,
     usd_output: Annotated[float, typer.Option(help="US dollars per million tokens of answers.")] = 0.0,
     answers: Annotated[Path | None, typer.Option(help="Answers of the batch, of all tasks.")] = None,
@@ -383,24 +400,63 @@ def run(
         unknown += set(names) - {task.name for task in catalog.list_tasks()}
         sources = {name: catalog.load(name).source for name in names if name not in unknown}
         unknown += [f"--only {only} without --kernelbench"] * bool(only)
-    if unknown or not chosen or ("batch" in chosen and not model):
+    if unknown or not chosen or (set(chosen) & set(_ASKING) and not model):
         raise typer.BadParameter(
-            f"unknown: {', '.join(unknown)}" if unknown else "an origin is needed, and for batch --model"
+            f"unknown: {', '.join(unknown)}"
+            if unknown
+            else "an origin is needed, and --model for batch and both"
         )
     if precision is not None and precision not in TIERS:
         raise typer.BadParameter(f"{precision!r} is not a precision; use one of {', '.join(TIERS)}")
-    work.mkdir(parents=True, exist_ok=True)
-    work = work.resolve()  # the referee's processes run elsewhere
     counts = {"visible": visible, "validation": validation, "held_out": held_out, "adversarial": adversarial}
     settings = Settings(
-        device, chosen, counts, candidates, precision, model, samples, (usd_input, usd_output), skip_own
+        device,
+        chosen,
+        counts,
+        candidates,
+        precision,
+        model,
+        samples,
+        rounds,
+        (usd_input, usd_output),
+        skip_own,
     )
+    work_through(
+        Runs, settings, {name: sources[name] for name in names}, work, seat, ends_at, console, answers, index
+    )
+    show(rows_in([work]), console)
+
+
+def work_through(
+    kind: type[Runs],
+    settings: Settings,
+    sources: dict[str, str],
+    work: Path,
+    seat: str,
+    ends_at: float,
+    console: Console,
+    answers: Path | None = None,
+    index: int | None = None,
+) -> None:
+    """Run the jobs of these tasks that are not finished, as far as time allows.
+
+    Args:
+        kind: runs one.
+        settings, sources, work, ends_at, console: see `Runs`.
+        seat: which of how many processes on the device this one is, ``i/n``.
+        answers: of requests of earlier runs.
+        index: which of several GPUs.
+    """
+    names = list(sources)
+    work.mkdir(parents=True, exist_ok=True)
+    work = work.resolve()  # the referee's processes run elsewhere
     if answers is not None:
         hand_out(answers, work, names)
     # A job may be in one evaluation for minutes. Its store keeps what it has, and its referee's processes end with this one.
     _end_at(ends_at, console)
     number, of = map(int, seat.split("/"))
-    runs = Runs(settings, sources, work, f"{device}-{index or 0}", (number, of), ends_at, console)
+    device = f"{settings.device}-{index or 0}"
+    runs = kind(settings, sources, work, device, (number, of), ends_at, console)
     try:
         for name in own_first(work, names, runs.place):
             with claimed(work, name, runs.place) as mine:
@@ -408,7 +464,6 @@ def run(
                     runs.task(name, names.index(name))
     finally:
         runs.referee.close()
-    show(rows_in([work]), console)
 
 
 @app.command()
@@ -446,9 +501,10 @@ def merge(
 def hand_out(answers: Path, work: Path, names: Sequence[str]) -> None:
     """Every batch finds its own lines among all answers."""
     for name in names:
-        folder = work / "jobs" / f"{name}.batch" / "batch"
-        if (folder / REQUESTS).exists():
-            shutil.copyfile(answers, folder / ANSWERS)
+        for origin in _ASKING:
+            folder = work / "jobs" / f"{name}.{origin}" / "batch"
+            if (folder / REQUESTS).exists():
+                shutil.copyfile(answers, folder / ANSWERS)
 
 
 def _end_at(ends_at: float, console: Console) -> None:

@@ -57,7 +57,7 @@ class BatchFiles:
     def complete(
         self, messages: Sequence[Message], *, max_tokens: int | None = None, key: str | None = None
     ) -> Reply:
-        """See `Provider.complete`; `key` is the request's `custom_id`.
+        """See `Provider.complete`; `key` is the request's `custom_id`: its name, a dash, and a digest of the messages.
 
         Raises:
             ProviderError: of kind "waiting" if there is no answer yet.
@@ -99,11 +99,15 @@ class BatchFiles:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             content = file.read()
-            if any(_custom_id(earlier) == key for earlier in content.splitlines()):
+            earlier = content[: content.rfind(b"\n") + 1].splitlines(
+                keepends=True
+            )  # a killed writer left part of a line
+            if any(_custom_id(one) == key for one in earlier):
                 return
-            if content and not content.endswith(b"\n"):  # a killed writer left a partial line
-                file.truncate(content.rfind(b"\n") + 1)
-            file.write(json.dumps(line).encode() + b"\n")
+            # After an upgrade that changes the prompt: the older request's answer would be paid for and never read.
+            kept = [one for one in earlier if _name(_custom_id(one)) != _name(key)]
+            file.truncate(0)
+            file.write(b"".join(kept) + json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -160,6 +164,11 @@ class BatchFiles:
         tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
         model = body.get("model") or self._choice.model
         return reply_of(text, finish, messages, tokens, model, elapsed_s, self._secrets)
+
+
+def _name(custom_id: str | None) -> str:
+    """A request's name and job, without the digest of its prompt that ends its id."""
+    return (custom_id or "").rpartition("-")[0] or (custom_id or "")
 
 
 def _custom_id(line: bytes) -> str | None:

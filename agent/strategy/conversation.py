@@ -182,8 +182,11 @@ class Conversation:
         return made
 
     def _diagnose(self, this: Round, one: Proposal) -> Diagnosis | None:
-        """The critic's diagnosis, from a separate conversation: the critic did not write the code it judges."""
-        if not self._strategy.critic:
+        """The critic's diagnosis, from a separate conversation: the critic did not write the code it judges.
+
+        A batch has no critic, since every request takes a trip of files: the coder names the bottleneck itself.
+        """
+        if not self._strategy.critic or self._client.models[one.model].provider == "batch":
             return None
         others = this.changes.setdefault(one.parent.judged.candidate.sha256, [])
         prompt = fill(

@@ -73,10 +73,17 @@ def test_a_request_is_a_line_of_the_batch_format_and_is_written_once(tmp_path: P
 
 
 def test_half_a_line_of_a_killed_writer_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "requests.jsonl").write_text('{"custom_id": "job-0"}\n{"custom_id": "jo')
+    (tmp_path / "requests.jsonl").write_text('{"custom_id": "job-1-a"}\n{"custom_id": "jo')
     with pytest.raises(ProviderError):
-        BatchFiles(choice(tmp_path)).complete(ASK, key="job-1")
-    assert [line["custom_id"] for line in requests(tmp_path)] == ["job-0", "job-1"]
+        BatchFiles(choice(tmp_path)).complete(ASK, key="job-2-b")
+    assert [line["custom_id"] for line in requests(tmp_path)] == ["job-1-a", "job-2-b"]
+
+
+def test_a_request_whose_prompt_has_changed_replaces_the_older_one(tmp_path: Path) -> None:
+    for key in ("job-1-a", "job-2-b", "job-1-c"):
+        with pytest.raises(ProviderError):
+            BatchFiles(choice(tmp_path)).complete(ASK, key=key)
+    assert [line["custom_id"] for line in requests(tmp_path)] == ["job-2-b", "job-1-c"]
 
 
 @pytest.mark.parametrize(
