@@ -147,7 +147,7 @@ def history_chart(firsts: Sequence[Json], now: datetime) -> Chart:
 
 def search_chart(candidates: Sequence[Json]) -> Chart:
     """A job's candidates in order of arrival: the best so far as a stepped line, rejections at the bottom."""
-    values = [_chosen_by(candidate) for candidate in candidates]
+    values = [ranking.speedup_of(candidate) for candidate in candidates]
     from_px, to_px, unmeasured_px = 84.0, _WIDE_PX - 12, _HEIGHT_PX - 30
     axis = LogAxis.around([value for value in values if value is not None], _HEIGHT_PX - 56, 14.0)
     step = (to_px - from_px) / max(len(candidates), 1)
@@ -248,16 +248,6 @@ def _round_values(low: float, high: float) -> list[float]:
 
 def _short(value: float) -> str:
     return f"{value:.1e}" if value and (abs(value) >= 1e5 or abs(value) < 1e-3) else f"{value:.4g}"
-
-
-def _chosen_by(candidate: Json) -> float | None:
-    if candidate.get("verdict") != "accepted":
-        return None
-    for phase in ("validation", "screen"):
-        value = ranking.chosen_by((candidate.get(phase) or {}).get("summary") or {})
-        if value is not None and value > 0:
-            return value
-    return None
 
 
 def _dot(candidate: Json, value: float | None) -> str:

@@ -78,6 +78,7 @@ def job_context(
         "shape_chart_narrow": charts.shape_chart(timed, summary=summary, narrow=True, name="shapes-narrow"),
         "map": rate_map_of(candidate, phase, verdict),
         "costs": costs(verdict, prices),
+        "stages": ranking.stages(one for one in candidates if not ranking.is_delivery(one)),
         "progress_chart": charts.search_chart([one for one in candidates if not ranking.is_delivery(one)]),
         "is_final": is_final,
         "is_live": not is_final or job["counts"]["pending"] > 0,

@@ -6,6 +6,7 @@ Works on the API's plain JSON objects, so stored verdicts can be rendered withou
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from services.dashboard import formats, words
 from services.jobs.rows import lines_of_code
 
 Json = Mapping[str, Any]
+_ROUND, _FOLLOWS = re.compile(r" round (\d{1,3})\b"), re.compile(r" #\d+ (repaired|again)\b")
 
 # Most informative phase first: held-out shapes report, validation shapes choose, visible shapes screen.
 PHASES = ("held_out", "validation", "screen")
@@ -116,6 +118,63 @@ def chosen_by(summary: Json) -> float | None:
     """The ranking figure: the traffic-weighted mean if known, else the plain mean."""
     weighted = formats.finite(traffic_of(summary).get("geomean_speedup"))
     return weighted if weighted is not None else formats.finite(summary.get("geomean_speedup"))
+
+
+def speedup_of(candidate: Json) -> float | None:
+    """An accepted candidate's speedup at validation shapes, else at the first ones; ``None`` if it was not timed."""
+    if candidate.get("verdict") != "accepted":
+        return None
+    for phase in ("validation", "screen"):
+        value = chosen_by((candidate.get(phase) or {}).get("summary") or {})
+        if value is not None and value > 0:
+            return value
+    return None
+
+
+@dataclass
+class Stage:
+    """What one stage of a job's search brought. Speedups are `speedup_of` the fastest candidate.
+
+    Attributes:
+        name: for readers.
+        judged, accepted: candidates.
+        before: of those that came before its first one.
+        best: of its own.
+    """
+
+    name: str
+    before: float | None
+    judged: int = 0
+    accepted: int = 0
+    best: float | None = None
+
+
+def stages(candidates: Iterable[Json]) -> list[Stage]:
+    """The stages of a search, in order of their first candidate; candidates are in order of arrival."""
+    found: dict[str, Stage] = {}
+    so_far: float | None = None
+    for candidate in candidates:
+        if candidate.get("verdict") in (None, "pending"):
+            continue
+        name, speedup = _stage(candidate), speedup_of(candidate)
+        if name not in found:
+            found[name] = Stage(name, so_far)
+        stage = found[name]
+        stage.judged += 1
+        stage.accepted += candidate.get("verdict") == "accepted"
+        stage.best = max(filter(None, (stage.best, speedup)), default=None)
+        so_far = max(filter(None, (so_far, speedup)), default=None)
+    return list(found.values())
+
+
+def _stage(candidate: Json) -> str:
+    """The stage that a candidate's origin and label name, as `agent.proposers.llm` and `agent.strategy` write them."""
+    label = str(candidate.get("label"))
+    if candidate.get("origin") not in ("llm", "policy"):
+        return "without a model"
+    if found := _ROUND.search(label):
+        return f"round {found[1]}"
+    return "follow-ups" if _FOLLOWS.search(label) else "first attempts"
 
 
 def is_delivery(candidate: Json) -> bool:

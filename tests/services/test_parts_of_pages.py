@@ -46,6 +46,37 @@ def test_texts_of_strangers_stay_texts() -> None:
         assert HOSTILE[8:] not in str(made)
 
 
+def test_stages_tell_what_each_round_brought() -> None:
+    def one(origin: str, label: str, speedup: float | None) -> dict[str, Any]:
+        word = "accepted" if speedup else "incorrect"
+        return {
+            "origin": origin,
+            "label": label,
+            "verdict": word,
+            "screen": {"summary": {"geomean_speedup": speedup}},
+        }
+
+    found = ranking.stages(
+        [
+            one("llm", "m #1", None),
+            one("human", "library", 1.5),
+            one("llm", "m #2", 1.2),
+            one("llm", "m #1 repaired", 1.8),
+            one("llm", "m round 1", 2.0),
+            one("llm", "m round 1, tuned", 2.2),
+            one("llm", "m round 2, repair", None),
+            {"origin": "llm", "label": "m round 3", "verdict": "pending"},
+        ]
+    )
+    assert [(s.name, s.judged, s.accepted, s.before, s.best) for s in found] == [
+        ("first attempts", 2, 1, None, 1.2),
+        ("without a model", 1, 1, None, 1.5),
+        ("follow-ups", 1, 1, 1.5, 1.8),
+        ("round 1", 2, 2, 1.8, 2.2),
+        ("round 2", 1, 0, 2.2, None),
+    ]
+
+
 def test_what_is_not_there_is_said() -> None:
     assert parts().figure(words.NOT_MEASURED) == f'<span class="unmeasured">{words.NOT_MEASURED}</span>'
     assert parts().figure("1.62×") == "1.62×"
