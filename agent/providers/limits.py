@@ -17,6 +17,8 @@ import httpx
 
 MAX_BODY_BYTES = 8_000_000
 """A completion of 200 000 tokens with escapes is below 2 MB."""
+MAX_STREAM_BYTES = 128_000_000
+"""The same as a stream, in which each token is an event of up to 400 bytes."""
 
 
 class BodyTooLong(httpx.ReadError):
@@ -29,7 +31,7 @@ class LimitedTransport(httpx.BaseTransport):
     Args:
         address: base URL of the requests; determines whether the environment's proxy is used.
         timeout_s: seconds from the request to the end of the body.
-        max_body_bytes: see `MAX_BODY_BYTES`.
+        max_body_bytes: see `MAX_BODY_BYTES`; streams of events may have `MAX_STREAM_BYTES`.
     """
 
     def __init__(self, address: str, timeout_s: float, max_body_bytes: int = MAX_BODY_BYTES) -> None:
@@ -56,7 +58,9 @@ class LimitedTransport(httpx.BaseTransport):
             deadline.close()
             raise BodyTooLong("the body is compressed although that was not allowed", request=request)
         assert isinstance(response.stream, httpx.SyncByteStream)
-        response.stream = _Limited(response.stream, request, deadline, self._max_body_bytes)
+        is_stream = "text/event-stream" in response.headers.get("Content-Type", "")
+        most = MAX_STREAM_BYTES if is_stream else self._max_body_bytes
+        response.stream = _Limited(response.stream, request, deadline, most)
         return response
 
     def close(self) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -15,7 +17,7 @@ from openai import OpenAI
 
 from agent.errors import ProviderError
 from agent.messages import Message, Reply, finish_of, reply_of
-from agent.providers.limits import BodyTooLong, LimitedTransport
+from agent.providers.limits import MAX_BODY_BYTES, BodyTooLong, LimitedTransport
 from agent.redaction import known_secrets, redact, redact_message
 from agent.spec import ModelChoice
 
@@ -33,8 +35,9 @@ _RETRIED = frozenset({"rate_limit", "server"})
 class OpenAICompatible:
     """`agent.providers.registry.Provider` over HTTP.
 
-    Retries 429, 5xx and refused connections after the delay in `Retry-After`; never retries a timeout or an answer that
-    broke off, which may have been billed.
+    Answers are streamed, so that a gateway between does not take a model that writes for minutes for a dead one; a server that does not
+    stream is understood, too. Retries 429, 5xx and refused connections after the delay in `Retry-After`; never retries a timeout or
+    an answer that broke off, which may have been billed.
 
     Args:
         choice: model, address and limits; its `api_key_variable` names the environment variable with the key.
@@ -59,6 +62,7 @@ class OpenAICompatible:
             http_client=http_client,  # type: ignore[arg-type]  # typed for the newest httpx, accepts either
         )
         self._limit_name = "max_completion_tokens"
+        self._stream_options: dict[str, Any] = {"stream_options": {"include_usage": True}}
 
     def complete(
         self, messages: Sequence[Message], *, max_tokens: int | None = None, key: str | None = None
@@ -86,56 +90,134 @@ class OpenAICompatible:
         self._closing.set()
         self._client.close()
 
-    def _send(self, messages: Sequence[Message], max_tokens: int, key: str | None) -> Any:
-        name = self._limit_name
-        try:
+    def _send(self, messages: Sequence[Message], max_tokens: int, key: str | None) -> _Answer:
+        while True:
             try:
-                return self._create(messages, name, max_tokens, key)
+                return self._create(messages, max_tokens, key)
             except openai.BadRequestError as error:
-                # Older servers accept only the original name, `max_tokens`.
-                if name != "max_completion_tokens" or name not in str(error):
-                    raise
-            self._limit_name = "max_tokens"
-            return self._create(messages, self._limit_name, max_tokens, key)
-        except openai.OpenAIError as error:
-            text = f"{type(error).__name__}: {self._clean(_words(error))}"
-            raise _Failed(text, _kind(error), getattr(error, "response", None)) from None
-        except (ValueError, RecursionError) as error:
-            raise _Failed(f"the answer is not JSON: {self._clean(str(error))}", "protocol", None) from None
+                if not self._left_out(str(error)):
+                    raise self._failed(error) from None
+            except openai.OpenAIError as error:
+                raise self._failed(error) from None
+            except httpx.TransportError as error:  # while the answer was read
+                raise _Failed(
+                    f"{type(error).__name__}: {self._clean(str(error))}", _kind_of_break(error), None
+                ) from None
+            except (ValueError, RecursionError) as error:
+                raise _Failed(
+                    f"the answer is not JSON: {self._clean(str(error))}", "protocol", None
+                ) from None
 
-    def _create(self, messages: Sequence[Message], limit_name: str, max_tokens: int, key: str | None) -> Any:
-        options: dict[str, Any] = {limit_name: max_tokens}
+    def _left_out(self, refusal: str) -> bool:
+        """Whether the next try leaves out what an older server does not know, by what it says."""
+        if self._stream_options and "stream_options" in refusal:
+            self._stream_options = {}
+        elif self._limit_name in refusal and self._limit_name != "max_tokens":
+            self._limit_name = "max_tokens"
+        else:
+            return False
+        return True
+
+    def _failed(self, error: openai.OpenAIError) -> _Failed:
+        text = f"{type(error).__name__}: {self._clean(_words(error))}"
+        return _Failed(text, _kind(error), getattr(error, "response", None))
+
+    def _create(self, messages: Sequence[Message], max_tokens: int, key: str | None) -> _Answer:
+        options: dict[str, Any] = {self._limit_name: max_tokens, **self._stream_options}
         if self._choice.temperature is not None:
             options["temperature"] = self._choice.temperature
         if key is not None:
             options["extra_headers"] = {"Idempotency-Key": key}
-        return self._client.chat.completions.create(
+        raw = self._client.chat.completions.with_raw_response.create(
             model=self._choice.model,
             messages=[{"role": message.role, "content": message.content} for message in messages],  # type: ignore[misc]
+            stream=True,
             **options,
         )
-
-    def _reply(self, answer: Any, messages: Sequence[Message], elapsed_s: float, retries: int) -> Reply:
         try:
-            first = answer.choices[0]
-            text = first.message.content or ""
-            refusal = getattr(first.message, "refusal", None)
-            finish = "refusal" if refusal else finish_of(first.finish_reason)
-            if not isinstance(text, str):
-                raise TypeError(f"content is {type(text).__name__}")
-        except (AttributeError, IndexError, KeyError, TypeError) as error:
-            text = f"the answer holds no message: {self._clean(str(error))}"
-            raise ProviderError(text, "protocol") from None
-        usage = getattr(answer, "usage", None)
-        tokens = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
-        model = getattr(answer, "model", None) or self._choice.model
-        text = text or str(refusal or "")
-        return reply_of(text, finish, messages, tokens, model, elapsed_s, self._secrets, retries)
+            if "text/event-stream" in raw.headers.get("Content-Type", ""):
+                return _joined(raw.parse())
+            return _whole(json.loads(raw.http_response.read()))
+        finally:
+            raw.http_response.close()
+
+    def _reply(self, answer: _Answer, messages: Sequence[Message], elapsed_s: float, retries: int) -> Reply:
+        finish = "refusal" if answer.refusal else finish_of(answer.finish)
+        model = answer.model or self._choice.model
+        text = answer.text or answer.refusal
+        return reply_of(text, finish, messages, answer.tokens, model, elapsed_s, self._secrets, retries)
 
     def _clean(self, text: str) -> str:
         """An error's text in one line, without the key, which some servers echo."""
         text = redact_message(" ".join(text.split()), self._secrets)
         return text.encode("utf-8", "replace").decode()[:_MAX_ERROR_CHARACTERS]
+
+
+@dataclass
+class _Answer:
+    """What of an answer is used; ``tokens`` of prompt and answer are as reported, if at all."""
+
+    text: str = ""
+    refusal: str = ""
+    finish: Any = None
+    tokens: tuple[Any, Any] = (None, None)
+    model: Any = None
+
+
+def _whole(body: Any) -> _Answer:
+    """An answer in one piece.
+
+    Raises:
+        _Failed: it holds no message.
+    """
+    try:
+        first = body["choices"][0]
+        text, refusal = first["message"].get("content") or "", first["message"].get("refusal") or ""
+        if not isinstance(text, str):
+            raise TypeError(f"content is {type(text).__name__}")
+        usage = body.get("usage") or {}
+        tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        return _Answer(text, str(refusal), first.get("finish_reason"), tokens, body.get("model"))
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise _Failed(f"the answer holds no message: {type(error).__name__}", "protocol", None) from None
+
+
+def _joined(chunks: Iterable[Any]) -> _Answer:
+    """An answer in pieces.
+
+    Raises:
+        _Failed: it breaks off, or is too long.
+    """
+    answer, pieces, length = _Answer(), list[str](), 0
+    try:
+        for chunk in chunks:
+            answer.model = answer.model or getattr(chunk, "model", None)
+            if (usage := getattr(chunk, "usage", None)) is not None:
+                answer.tokens = (
+                    getattr(usage, "prompt_tokens", None),
+                    getattr(usage, "completion_tokens", None),
+                )
+            for choice in (getattr(chunk, "choices", None) or ())[:1]:
+                delta = getattr(choice, "delta", None)
+                text, refusal = getattr(delta, "content", None) or "", getattr(delta, "refusal", None) or ""
+                pieces.append(text)
+                answer.refusal += refusal
+                length += len(text) + len(refusal)
+                answer.finish = getattr(choice, "finish_reason", None) or answer.finish
+            if length > MAX_BODY_BYTES:
+                raise _Failed(f"the answer is longer than {MAX_BODY_BYTES} bytes", "too_long", None)
+    except openai.APIConnectionError:
+        raise  # `_kind` tells a timeout from a cut
+    except openai.APIError as error:  # an event that tells an error: what came before may have been billed
+        raise _Failed(f"the answer broke off: {error}", "cut", None) from None
+    except (AttributeError, TypeError) as error:
+        raise _Failed(
+            f"a piece of the answer holds no text: {type(error).__name__}", "protocol", None
+        ) from None
+    if answer.finish is None:
+        raise _Failed("the answer broke off: it ended without a reason", "cut", None)
+    answer.text = "".join(pieces)
+    return answer
 
 
 class _Failed(Exception):
@@ -159,6 +241,12 @@ def _wait_s(response: Any, retries: int) -> float:
 def _words(error: openai.OpenAIError) -> str:
     cause = error.__cause__
     return f"{error} {cause}" if isinstance(error, openai.APIConnectionError) and cause else str(error)
+
+
+def _kind_of_break(error: httpx.TransportError) -> str:
+    if isinstance(error, BodyTooLong):
+        return "too_long"
+    return "timeout" if isinstance(error, httpx.TimeoutException) else "cut"
 
 
 def _kind(error: openai.OpenAIError) -> str:

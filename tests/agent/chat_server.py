@@ -19,7 +19,10 @@ from tests.servers import serving
 
 @dataclass(frozen=True)
 class Answer:
-    """One scripted answer: a completion, an HTTP error, raw bytes, silence, a body cut off or sent byte by byte."""
+    """One scripted answer: a completion, an HTTP error, raw bytes, silence, a body cut off or sent byte by byte.
+
+    A completion is streamed where the request asks for that, unless `whole`.
+    """
 
     text: str | None = ""
     finish: str = "stop"
@@ -33,9 +36,34 @@ class Answer:
     cut_after_bytes: int | None = None
     trickle_s: float = 0.0
     trickle_from: str = "body"
+    whole: bool = False
+    pieces: int = 3
+
+    def is_streamed(self, request: dict[str, Any]) -> bool:
+        """Whether a request is answered by a stream of events."""
+        return bool(request.get("stream")) and self.raw is None and self.status == 200 and not self.whole
+
+    def events(self, model: str, with_usage: bool) -> bytes:
+        """The response body as a stream of events."""
+        size = -(-len(self.text or "") // self.pieces) or 1
+        text = self.text or ""
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+        deltas += [{"content": text[at : at + size]} for at in range(0, len(text), size)]
+        deltas += [{"refusal": self.refusal}] if self.refusal else []
+        events: list[dict[str, Any]] = [
+            {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
+        ]
+        events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": self.finish}]})
+        if with_usage and self.usage is not None:
+            given, made = self.usage
+            usage = {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
+            events.append({"choices": [], "usage": usage})
+        of_all = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model}
+        lines = [f"data: {json.dumps({**of_all, **event})}\n\n" for event in events]
+        return "".join([*lines, "data: [DONE]\n\n"]).encode()
 
     def body(self, model: str) -> bytes:
-        """The response body."""
+        """The response body in one piece."""
         if self.raw is not None:
             return self.raw
         if self.status != 200:
@@ -99,14 +127,17 @@ def chat_server(
             if not self.path.endswith("/v1/chat/completions"):
                 answer = Answer(status=404, message=f"no such path {self.path}")
             time.sleep(answer.delay_s)
-            data = answer.body(str(body.get("model")))
+            model, streamed = str(body.get("model")), answer.is_streamed(body)
+            with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+            data = answer.events(model, with_usage) if streamed else answer.body(model)
             try:
                 if answer.trickle_s and answer.trickle_from == "headers":
                     for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + data:
                         self.wfile.write(bytes([byte]))
                         time.sleep(answer.trickle_s)
                 self.send_response(answer.status)
-                self.send_header("Content-Type", "application/json")
+                if "Content-Type" not in dict(answer.headers):
+                    self.send_header("Content-Type", "text/event-stream" if streamed else "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 for name, value in answer.headers:
                     self.send_header(name, value)

@@ -46,6 +46,58 @@ def test_sends_the_conversation_and_reads_the_reply_with_its_usage() -> None:
     assert server.authorizations == [f"Bearer {KEY}"]
 
 
+def test_a_server_that_does_not_stream_is_understood() -> None:
+    with chat_server(Answer("hi there", usage=(11, 7), whole=True)) as server:
+        reply = provider(server).complete(ASK)
+    assert server.requests[0]["stream"] is True
+    assert (reply.text, reply.finish, reply.prompt_tokens, reply.completion_tokens) == (
+        "hi there",
+        "stop",
+        11,
+        7,
+    )
+
+
+def test_an_answer_in_many_pieces_is_joined() -> None:
+    text = "".join(chr(97 + number % 26) for number in range(5000))
+    with chat_server(Answer(text, finish="length", pieces=1000)) as server:
+        reply = provider(server).complete(ASK)
+    assert (reply.text, reply.finish) == (text, "length")
+
+
+def test_a_server_that_knows_no_options_of_streams_is_asked_without() -> None:
+    refusal = Answer(status=400, message="Unknown parameter: stream_options")
+    with chat_server(refusal, Answer("x" * 400)) as server:
+        client = provider(server)
+        assert client.complete(ASK).estimated
+        client.complete(ASK)
+    assert ["stream_options" in request for request in server.requests] == [True, False, False]
+
+
+EVENT = (
+    b'data: {"choices": [{"index": 0, "delta": {"content": "class ModelNew"}, "finish_reason": null}]}\n\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("events", "kind"),
+    [
+        (EVENT, "cut"),
+        (EVENT + b"data: [DONE]\n\n", "cut"),
+        (EVENT + b'data: {"error": {"message": "the worker died", "type": "server_error"}}\n\n', "cut"),
+        (EVENT + b"data: {half of a\n\n", "protocol"),
+        (EVENT.replace(b'"class ModelNew"', b"7"), "protocol"),
+        (b"", "cut"),
+    ],
+)
+def test_a_stream_that_breaks_off_is_told_and_not_asked_for_again(events: bytes, kind: str) -> None:
+    answer = Answer(raw=events, headers=(("Content-Type", "text/event-stream"),))
+    with chat_server(answer) as server, pytest.raises(ProviderError) as caught:
+        provider(server, max_retries=2).complete(ASK)
+    assert caught.value.kind == kind
+    assert len(server.requests) == 1
+
+
 def test_estimates_tokens_when_the_server_reports_none() -> None:
     with chat_server(Answer("x" * 400, usage=None)) as server:
         reply = provider(server).complete(ASK)
