@@ -105,7 +105,7 @@ class ModelChoice:
         api_key_variable: environment variable of the key; an unset variable sends a placeholder (local servers).
         samples: independent first attempts.
         temperature: sampling temperature; None for the server's default.
-        max_tokens: completion limit in tokens.
+        max_tokens: completion limit in tokens, reasoning included; a server that allows less is asked for less.
         timeout_s: seconds for one request.
         usd_per_million_input_tokens: price; 0 for a self-hosted model.
         usd_per_million_output_tokens: price; 0 for a self-hosted model.
@@ -120,8 +120,8 @@ class ModelChoice:
     api_key_variable: str = API_KEY_VARIABLE
     samples: int = 1
     temperature: float | None = None
-    max_tokens: int = 8192
-    timeout_s: float = 300.0
+    max_tokens: int = 32_768
+    timeout_s: float = 900.0
     usd_per_million_input_tokens: float = 0.0
     usd_per_million_output_tokens: float = 0.0
     provider: str = "openai"

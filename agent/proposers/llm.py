@@ -1,4 +1,4 @@
-"""Candidates from language models: first attempts with one round of repair or improvement each, then rounds of search.
+"""Candidates from language models: first attempts, each repaired once, then rounds of search; without rounds they are improved once.
 
 Every request and reply is recorded before judging, so a resumed job replays them at no cost.
 A model sees only its own verdict on visible and adversarial shapes, never validation or held-out figures.
@@ -30,6 +30,7 @@ from agent.strategy.contrast import drawn, fewer, varies
 from agent.strategy.conversation import QUOTED_CHARACTERS, measured_words
 from agent.strategy.exemplars import judged_in
 from agent.strategy.search import Search
+from agent.strategy.tuner import tuned
 from evaluator.devices import is_accelerator
 from evaluator.verdict import Verdict
 
@@ -107,8 +108,7 @@ class LLMProposer:
             ledger=context.ledger,
         )
         try:
-            seed = self._strategy.seed
-            first = _First(client, context, self.origin, in_flight, self._start_from, seed)
+            first = _First(client, context, self.origin, in_flight, self._start_from, self._strategy)
             yield from first.candidates()
             while context.others_wait():  # the search starts from the candidates of all proposers
                 yield None
@@ -125,7 +125,7 @@ class LLMProposer:
             times = _recorded_times(client, context, f"baseline times {number}")
             if self.origin == "policy":
                 return lambda shown: opening(context, times, self._start_from, shown)
-            return lambda shown: opening(context, times, self._start_from)
+            return lambda shown: opening(context, times, self._start_from, brief=True)
 
         yield from Search(
             context, client, first.standings, self._strategy, begin, _PROBLEMS, self.origin, first.told
@@ -166,14 +166,14 @@ class _First:
         origin: str,
         in_flight: int,
         start_from: str | None,
-        seed: int | None,
+        strategy: Strategy,
     ) -> None:
         self._client = client
         self._context = context
         self._origin = origin
         self._in_flight = in_flight
         self._start_from = start_from
-        self._seed = seed
+        self._strategy = strategy
         # A policy gets prompts in its training format, follow-ups included (`agent.strategy.contrast`).
         self._trained = origin == "policy"
         self.standings = [
@@ -288,6 +288,11 @@ class _First:
             if verdict is not None:
                 attempt.speedup = max(attempt.speedup or 0.0, Judged(candidate, verdict).speedup) or None
             follow_up = after_verdict(verdict)
+            if verdict is not None and verdict.verdict == "accepted" and not self._trained:
+                if self._strategy.tune:
+                    yield from tuned(self._context, candidate, self._strategy)
+                if self._strategy.rounds > 0:
+                    follow_up = ""  # rounds improve the best of all attempts; this would improve each
         if follow_up and attempt.round < _ROUNDS:
             if not self._trained:
                 said = reply.text[-QUOTED_CHARACTERS:]
@@ -319,7 +324,7 @@ class _First:
         """Draw the judged candidates that the next request shows; recorded, so a resumed job gets the same ones."""
         store = self._context.store
         now = [one.candidate.sha256 for one in judged_in(store, store.candidates())]
-        generator, known = recorded(store, f"shown/{self._request(attempt)}", now, self._seed)
+        generator, known = recorded(store, f"shown/{self._request(attempt)}", now, self._strategy.seed)
         wanted = set(known)
         then = [one for one in store.candidates() if one.sha256 in wanted]
         return drawn(judged_in(store, then), generator)
@@ -354,13 +359,15 @@ def opening(
     start_from: str | None = None,
     shown: Sequence[Judged] | None = None,
     number: int = 1,
+    *,
+    brief: bool = False,
 ) -> list[Message]:
     """The first messages: rules, the task, its space, and the visible shapes with the times to beat.
 
     `times` is the result of `baseline_times` at the job's first request. A kernel in `start_from` that is not a complete
     candidate is shown too, to be wrapped or ported. With `shown` (even empty), the prompt has the format that `rl` trains on:
     these accepted candidates with their speedups, slowest first, and answers in parts. Of several first attempts, each `number` is asked to
-    take another approach.
+    take another approach. `brief` leaves out technique notes and lessons of other jobs.
     """
     visible = context.description.shapes.get("visible") or []
     strata = context.description.strata.get("visible") or [""] * len(visible)
@@ -371,7 +378,8 @@ def opening(
     if is_gpu and not is_trained:
         notes.append(fill("library"))
     if context.background and not is_trained:
-        notes += filter(None, [context.background.of_profile(_NOTES), context.background.of_memory()])
+        notes.append(context.background.of_profile(0 if brief else _NOTES))
+        notes += [] if brief else [context.background.of_memory()]
     more = {
         "approach": fill("approach", number=number).strip(),
         "shown": [_as_shown(one) for one in shown or ()],
@@ -387,7 +395,7 @@ def opening(
         )
         or "- as given",
         precision=precision_text(context.task.source),
-        device_notes="\n".join(notes),
+        device_notes="\n".join(filter(None, notes)),
         **more,
     )
     kind = kind_of_start(start_from) if start_from is not None else "candidate"

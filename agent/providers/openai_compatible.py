@@ -26,6 +26,11 @@ _MAX_ERROR_CHARACTERS = 500
 _MAX_WAIT_S = 60.0  # between two tries; also caps `Retry-After`
 #: Error text by which servers report that a prompt exceeds the context, if they send no error code for it.
 _NO_ROOM = re.compile(r"context (length|window|size)|maximum context|prompt is too long", re.IGNORECASE)
+#: The same, or that an answer may not be as long as was asked for.
+_TOO_MANY = re.compile(
+    rf"{_NO_ROOM.pattern}|max\w*_tokens.{{0,80}}(too large|at most|less than|maximum)", re.IGNORECASE
+)
+_LEAST_TOKENS = 4096
 _FIRST_WAIT_S = 0.5
 _NO_KEY = "not-needed"  # local servers accept anything, but the client requires a value
 _RETRIED = frozenset({"rate_limit", "server"})
@@ -62,6 +67,7 @@ class OpenAICompatible:
             http_client=http_client,  # type: ignore[arg-type]  # typed for the newest httpx, accepts either
         )
         self._limit_name = "max_completion_tokens"
+        self._most_tokens = choice.max_tokens  # that the server allows
         self._stream_options: dict[str, Any] = {"stream_options": {"include_usage": True}}
 
     def complete(
@@ -91,32 +97,31 @@ class OpenAICompatible:
         self._client.close()
 
     def _send(self, messages: Sequence[Message], max_tokens: int, key: str | None) -> _Answer:
+        limit = min(max_tokens, self._most_tokens)
         while True:
             try:
-                return self._create(messages, max_tokens, key)
+                answer = self._create(messages, limit, key)
+                self._most_tokens = limit if limit < max_tokens else self._most_tokens
+                return answer
             except openai.BadRequestError as error:
-                if not self._left_out(str(error)):
+                refusal = str(error)
+                if self._stream_options and "stream_options" in refusal:
+                    self._stream_options = {}
+                elif limit > _LEAST_TOKENS and _TOO_MANY.search(refusal):
+                    limit //= 2
+                elif self._limit_name in refusal and self._limit_name != "max_tokens":
+                    self._limit_name = "max_tokens"  # older servers know only this name
+                else:
                     raise self._failed(error) from None
             except openai.OpenAIError as error:
                 raise self._failed(error) from None
             except httpx.TransportError as error:  # while the answer was read
-                raise _Failed(
-                    f"{type(error).__name__}: {self._clean(str(error))}", _kind_of_break(error), None
-                ) from None
+                text = f"{type(error).__name__}: {self._clean(str(error))}"
+                raise _Failed(text, _kind_of_break(error), None) from None
             except (ValueError, RecursionError) as error:
                 raise _Failed(
                     f"the answer is not JSON: {self._clean(str(error))}", "protocol", None
                 ) from None
-
-    def _left_out(self, refusal: str) -> bool:
-        """Whether the next try leaves out what an older server does not know, by what it says."""
-        if self._stream_options and "stream_options" in refusal:
-            self._stream_options = {}
-        elif self._limit_name in refusal and self._limit_name != "max_tokens":
-            self._limit_name = "max_tokens"
-        else:
-            return False
-        return True
 
     def _failed(self, error: openai.OpenAIError) -> _Failed:
         text = f"{type(error).__name__}: {self._clean(_words(error))}"

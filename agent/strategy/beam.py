@@ -19,8 +19,8 @@ MAX_REPAIRS = 2
 _REPAIRABLE = frozenset(
     {"incorrect", "compile_error", "runtime_error", "timeout", "out_of_memory", "contract_violation"}
 )
-#: An answer contains the whole file, and models do not reproduce longer files.
-LONGEST_PARENT_CHARACTERS = 60_000
+#: An answer contains the whole file: longer ones cost more than they bring, and models do not reproduce them.
+LONGEST_PARENT_CHARACTERS = 24_000
 #: Beam members more alike than this are one lineage.
 _ALIKE = 0.9
 

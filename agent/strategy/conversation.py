@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate, Judged
 from agent.extraction import extract, unfolded
-from agent.knowledge.reading import bottleneck_of
 from agent.languages import device_words, language_of, needs_port
 from agent.messages import Message, Reply
 from agent.portfolio.clusters import Cluster, visible_rows
@@ -223,12 +222,8 @@ class Conversation:
         source, background = one.parent.judged.candidate.shown, self._context.background
         notes = ""
         if background is not None and diagnosis is not None:
-            # The opening already has notes on the reference's own bottleneck.
-            if bottleneck_of(diagnosis.bottleneck) != bottleneck_of(background.bottleneck):
-                written = language_of(source)
-                notes = background.of_knowledge(
-                    diagnosis.bottleneck, written.key if written else None, _NOTES
-                )
+            written = language_of(source)
+            notes = background.of_knowledge(diagnosis.bottleneck, written.key if written else None, _NOTES)
         return fill(
             "speed",
             exemplars=one.shown,

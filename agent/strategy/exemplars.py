@@ -28,7 +28,7 @@ BUCKET = 0.15
 #: Temperature in units of speedup.
 TAU = 0.3
 #: Longer files are not shown: several would fill the prompt, and every token costs money.
-LONGEST_SHOWN_CHARACTERS = 30_000
+LONGEST_SHOWN_CHARACTERS = 12_000
 _WORTH_SHOWING = frozenset({"incorrect", "compile_error", "runtime_error", "timeout", "contract_violation"})
 
 

@@ -155,7 +155,8 @@ class Search:
                 if self._trained:
                     shown = Exemplars(drawn(this.judged, generator), None)
                 else:
-                    shown = exemplars.draw(this.judged, generator, {parent.judged.candidate.sha256})
+                    # One, since the parent is shown too.
+                    shown = exemplars.draw(this.judged, generator, {parent.judged.candidate.sha256}, count=1)
                 step = f"{self._origin}/search/{this.number}/{place}/{branch}"
                 model = self._client.records.recall(f"choice {step}", lambda: choose(self._standings))
                 if model < 0:

@@ -191,9 +191,11 @@ class ModelRequest(Request):
     model_config = _examples({"model": "m-1", "samples": 2, "temperature": 0.8})
 
     model: Line = Field(min_length=1, description="its name at the endpoint")
-    samples: int = Field(default=1, ge=1, le=32, description="independent first attempts")
+    samples: int = Field(default=2, ge=1, le=32, description="first attempts, each with another approach")
     temperature: float | None = Field(default=None, ge=0, le=2, description="the server's own by default")
-    max_tokens: int = Field(default=8192, ge=1, le=200_000, description="the most of one answer")
+    max_tokens: int = Field(
+        default=32_768, ge=1, le=200_000, description="the most of one answer, reasoning included"
+    )
 
 
 class TaskRequest(Request):

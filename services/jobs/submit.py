@@ -35,7 +35,7 @@ from services.settings import Settings
 from services.users import quotas
 
 _WORKER_REMEMBERED_S = 24 * 3600.0
-_POLICY_SAMPLES = 4
+_POLICY_SAMPLES, _POLICY_TOKENS = 4, 8192
 _LOOK_S = 120.0
 
 
@@ -345,6 +345,7 @@ def _proposers(
             provider=provider,
             origin="policy",
             samples=_POLICY_SAMPLES,
+            max_tokens=_POLICY_TOKENS,
         )
         models.append(own)
     return origins, tuple(models)

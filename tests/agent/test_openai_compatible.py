@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,29 @@ def test_a_server_that_knows_no_options_of_streams_is_asked_without() -> None:
         assert client.complete(ASK).estimated
         client.complete(ASK)
     assert ["stream_options" in request for request in server.requests] == [True, False, False]
+
+
+def test_a_server_that_allows_shorter_answers_is_asked_for_shorter_ones() -> None:
+    def chosen(request: dict[str, Any]) -> Answer:
+        if request["max_completion_tokens"] > 16_384:
+            return Answer(status=400, message="max_tokens is too large: this model supports at most 16384")
+        return Answer("ok")
+
+    with chat_server(chosen=chosen) as server:
+        client = provider(server, max_tokens=32_768)
+        assert client.complete(ASK).text == client.complete(ASK).text == "ok"
+    assert [request["max_completion_tokens"] for request in server.requests] == [32_768, 16_384, 16_384]
+
+
+def test_a_prompt_that_never_fits_is_told_and_does_not_shorten_later_answers() -> None:
+    full = Answer(status=400, message="This model's maximum context length is 9000 tokens.")
+    with chat_server(full, full, full, Answer("ok")) as server:
+        client = provider(server, max_tokens=9000)
+        with pytest.raises(ProviderError) as caught:
+            client.complete(ASK)
+        assert caught.value.kind == "no_room"
+        assert client.complete(ASK).text == "ok"
+    assert [request["max_completion_tokens"] for request in server.requests] == [9000, 4500, 2250, 9000]
 
 
 EVENT = (

@@ -10,14 +10,14 @@ import pytest
 from agent import prompts
 from agent.proposers.llm import LLMProposer
 from agent.replay import Replay, replay
-from agent.spec import Budget, JobSpec, ModelChoice
+from agent.spec import Budget, JobSpec, ModelChoice, Strategy
 from agent.stores.folder import FolderStore
 from tests.agent.chat_server import Answer, chat_server
 from tests.agent.test_llm_proposer import DESCRIPTION, TASK, context, judged, reply, row, verdict
 
 
 def spec(*models: ModelChoice) -> JobSpec:
-    return JobSpec("job", "twice", TASK, models=models, origins=("llm",))
+    return JobSpec("job", "twice", TASK, models=models, origins=("llm",), strategy=Strategy())
 
 
 def run(store: FolderStore, requests_fail: bool = False) -> JobSpec:

@@ -54,6 +54,7 @@ def run(
         origin="policy",
         samples=samples,
         temperature=temperature,
+        max_tokens=4096,
     )
     settings = Strategy(**{"seed": 1, "tune": False, **strategy})
     proposer = LLMProposer([choice], Budget(), strategy=settings, in_flight=1, origin="policy")

@@ -63,11 +63,12 @@ def run(
     judge: Callable[[Candidate], dict[str, Any]],
     start_from: str | None = None,
     budget: Budget | None = None,
+    samples: int = 2,
     **strategy: Any,
 ) -> list[Candidate]:
     background = Background(store, TASK.source, DESCRIPTION, "cpu")
     context = ProposalContext(TASK, DESCRIPTION, "cpu", None, store, background=background)  # type: ignore[arg-type]
-    choice = ModelChoice("m-1", base_url=server.base_url, timeout_s=5.0)
+    choice = ModelChoice("m-1", base_url=server.base_url, timeout_s=5.0, samples=samples)
     found = []
     settings = {"seed": 1, "tune": False, **strategy}
     proposer = LLMProposer(
@@ -115,7 +116,7 @@ def test_a_round_asks_the_critic_then_plans_then_asks_for_its_one_change(store: 
     assert "fuse both passes" in found[2].note
 
 
-def test_exemplars_of_other_buckets_and_a_failure_with_its_reason_are_shown(store: FolderStore) -> None:
+def test_an_exemplar_of_another_bucket_and_a_failure_with_its_reason_are_shown(store: FolderStore) -> None:
     for body, verdict in (
         ("x.add(x)", accepted(0.7, 0.7)),
         ("2.0 * x", accepted(1.3, 1.3)),
@@ -127,10 +128,9 @@ def test_exemplars_of_other_buckets_and_a_failure_with_its_reason_are_shown(stor
     with chat_server(chosen=Model("x", "x - x", "x.mul(2).contiguous()")) as server:
         run(server, store, by_body({"x.mul(2).contiguous()": 1.0}), rounds=1, beam=1)
     text = text_of(server.requests[-1])
-    assert "0.70x the best baseline (human):" in text
-    assert "1.30x the best baseline (human):" in text
-    assert text.index("0.70x") < text.index("1.30x"), "from the slower to the faster"
-    assert "First write two or three sentences that compare them" in text
+    assert ("0.70x the best baseline (human):" in text) != ("1.30x the best baseline (human):" in text)
+    assert "Another file that was measured:" in text
+    assert file("torch.add(x, x)").strip() in text.partition("## The file to improve")[2]
     assert "This one was rejected (incorrect)" in text
     assert "is wrong" in text
 
@@ -143,7 +143,7 @@ def test_a_failure_is_repaired_in_repair_mode_with_places_and_without_a_critic(s
         return rejected(findings=[finding], detail="line 7 ``` x")
 
     with chat_server(chosen=Model("x", "x - x", "x / 2")) as server:
-        run(server, store, judge, rounds=1)
+        run(server, store, judge, samples=1, rounds=1)
     assert not any(map(is_critic, server.requests))
     follow_up, repair = text_of(server.requests[1]), text_of(server.requests[2])
     for text in (follow_up, repair):
@@ -243,7 +243,7 @@ def test_a_resumed_search_asks_nothing_again_and_the_same_job_gives_the_same_pro
     assert server.requests == []
     assert again == first
 
-    choice = ModelChoice("m-1", base_url="http://127.0.0.1:1/v1")
+    choice = ModelChoice("m-1", base_url="http://127.0.0.1:1/v1", samples=2)
     strategy = Strategy(seed=1, tune=False, **options)
     replayed = replay(JobSpec("job", "twice", TASK, models=(choice,), strategy=strategy), stores[0])
     assert replayed.same
@@ -360,7 +360,7 @@ def test_the_model_that_brings_more_for_its_price_gets_the_rounds(store: FolderS
 
 @pytest.mark.parametrize("label", ["", "memory", "launch"])
 def test_a_prompt_holds_notes_on_each_bottleneck_once(store: FolderStore, label: str) -> None:
-    """The reference's as the profile has it from the beginning, a file's as the critic names it."""
+    """The reference's as the profile has it in first attempts, a file's as the critic names it in rounds."""
     store.finish_step("background.architecture", "cpu-avx2")
     if label:
         store.finish_step(PROFILE_STEP, {"label": label, "sentences": [f"The bottleneck is {label}."]})
@@ -370,7 +370,7 @@ def test_a_prompt_holds_notes_on_each_bottleneck_once(store: FolderStore, label:
     titles = {name: notes_for(name, "cpu-avx2", limit=2)[0].title for name in ("memory", "launch")}
     for name, title in titles.items():
         assert first.count(f"### {title}\n") == (name == label)
-        assert last.count(f"### {title}\n") == (name in (label, "memory"))
+        assert last.count(f"### {title}\n") == (name == "memory")
     assert (f"The bottleneck is {label}." in first) == bool(label)
 
 

@@ -119,6 +119,41 @@ def test_what_a_module_computes_does_not_depend_on_names_numbers_and_order() -> 
     assert meaning_of(b"{") == ""
 
 
+def test_the_same_arithmetic_written_in_another_way_means_the_same() -> None:
+    def node(op: str, *args: Any) -> dict[str, Any]:
+        given = [{"node": one} if isinstance(one, int) else one for one in args]
+        return {
+            "op": f"aten.{op}",
+            "args": given,
+            "kwargs": {},
+            "shape": [3, 8],
+            "dtype": "float32",
+        }
+
+    def meaning(*nodes: dict[str, Any]) -> str:
+        leaves = [leaf("input", "0", [3, 8]), leaf("input", "1", [3, 8])]
+        every = [*leaves, *nodes]
+        found = meaning_of(json.dumps(report(traces=[{"nodes": every, "output": len(every) - 1}])).encode())
+        assert found
+        return found
+
+    squares = [node("pow.Tensor_Scalar", 0, 2.0), node("mul.Tensor", 0, 0)]
+    assert meaning(squares[0]) == meaning(squares[1]) != meaning(node("pow.Tensor_Scalar", 0, 3.0))
+    # (x * s) * r and x * (s * r), x / s and x * (1 / s), mean(x) and sum(x) / n
+    scale = node("rsqrt.default", 0)
+    assert meaning(scale, node("mul.Tensor", 0, 2), node("mul.Tensor", 3, 1)) == meaning(
+        scale, node("mul.Tensor", 2, 1), node("mul.Tensor", 0, 3)
+    )
+    exp = node("exp.default", 1)
+    assert meaning(exp, node("div.Tensor", 0, 2)) == meaning(
+        exp, node("reciprocal.default", 2), node("mul.Tensor", 0, 3)
+    )
+    assert meaning(node("mean.dim", 0, [1.0])) == meaning(
+        node("sum.dim_IntList", 0, [1.0]), node("div.Tensor", 2, 8.0)
+    )
+    assert meaning(exp, node("div.Tensor", 0, 2)) != meaning(exp, node("div.Tensor", 2, 0))
+
+
 def test_a_graph_that_doubles_when_it_is_written_out_ends_quickly() -> None:
     shape = [3, 8]
     nodes: list[dict[str, Any]] = [leaf("input", "0", shape)]
