@@ -38,7 +38,14 @@ def base(tmp_path: Path) -> Iterator[Database]:
 
 
 def new_job(base: Database, tmp_path: Path, folder: Path | None = None, **more: Any) -> str:
-    body = {"source": TINY_TASK, "device": "cpu", "models": ["m"], "origins": ["llm"], "batch": True, **more}
+    body = {
+        "source": TINY_TASK,
+        "device": "cpu",
+        "models": [{"model": "m", "samples": 1}],
+        "origins": ["llm"],
+        "batch": True,
+        **more,
+    }
     with base.uncommitted() as session:
         request = OptimizeRequest.model_validate(body)
         return submit.make_job(session, request, Settings(data_dir=tmp_path), batch_folder=folder).id
@@ -194,7 +201,13 @@ def test_a_client_names_no_folder_and_a_batch_needs_a_model(base: Database, tmp_
 
 @pytest.mark.slow
 def test_a_batch_over_http(service: Service) -> None:
-    body = {"source": TINY_TASK, "models": ["m"], "origins": ["llm"], "batch": True, "shapes": FEW_SHAPES}
+    body = {
+        "source": TINY_TASK,
+        "models": [{"model": "m", "samples": 1}],
+        "origins": ["llm"],
+        "batch": True,
+        "shapes": FEW_SHAPES,
+    }
     job_id = service.submit(**body, strategy={"ablate": False})
 
     def waits() -> bool:
@@ -232,12 +245,17 @@ def test_a_batch_on_the_command_line(tmp_path: Path) -> None:
     for body in ("+ 2.0", "+ 3.0"):  # wrong ones are judged fast
         assert (code, job["state"]) == (3, "waiting"), job
         assert f"kernelwright resume {job['id']}" in job["reason"]
-        (line,) = (folder / "requests.jsonl").read_text().splitlines()
-        source = CORRECT.replace("+ 1.0", body)
-        answer = answer_line(json.loads(line)["custom_id"], f"```python\n{source}```")
-        (tmp_path / "answers.jsonl").write_text(answer)
+        requests = (folder / "requests.jsonl").read_text().splitlines()
+        assert len(requests) == 2, "two first attempts"
+        answers = [
+            answer_line(
+                json.loads(line)["custom_id"], f"```python\n{CORRECT.replace('+ 1.0', body)}# {number}\n```"
+            )
+            for number, line in enumerate(requests)
+        ]
+        (tmp_path / "answers.jsonl").write_text("".join(answers))
         code, job = command("resume", job["id"], "--answers", str(tmp_path / "answers.jsonl"))
     assert (code, job["state"]) == (1, "failed"), job
-    assert job["counts"]["rejected"] == 2
-    assert job["spend"]["tokens"] == 300
+    assert job["counts"]["rejected"] == 4
+    assert job["spend"]["tokens"] == 600
     assert job["attempt"] == 3

@@ -65,7 +65,13 @@ def work(base: Database, job_id: str, base_url: str) -> None:
 
 def test_a_bill_is_paid_once_and_shown_with_its_cap(base: Database, tmp_path: Path) -> None:
     chosen = settings(tmp_path, llm_prices=PRICES)
-    job_id = new_job(base, chosen, models=["m"], origins=["llm"], budget={"usd": 0.5, "tokens": 100_000})
+    job_id = new_job(
+        base,
+        chosen,
+        models=[{"model": "m", "samples": 1}],
+        origins=["llm"],
+        budget={"usd": 0.5, "tokens": 100_000},
+    )
     with chat_server(reply("x"), reply("x + x")) as server:
         for _ in range(2):
             work(base, job_id, server.base_url)
@@ -80,7 +86,7 @@ def test_a_bill_is_paid_once_and_shown_with_its_cap(base: Database, tmp_path: Pa
 def test_a_job_replays_from_the_database(
     base: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_id = new_job(base, settings(tmp_path), models=["m"], origins=["llm"])
+    job_id = new_job(base, settings(tmp_path), models=[{"model": "m", "samples": 1}], origins=["llm"])
     with chat_server(reply("x"), reply("x + x")) as server:
         work(base, job_id, server.base_url)
     monkeypatch.setenv("KERNELWRIGHT_DATABASE_URL", str(base.engine.url))
