@@ -79,6 +79,13 @@ def samples(folder: Path) -> list[dict[str, Any]]:
     return read_steps(folder / "samples.jsonl")
 
 
+def first_call_of(step: int, undisturbed: Path) -> int:
+    """Number of the judge's first call in a step: how many a step has depends on which programs are sampled twice."""
+    judged = [line["judged"] for line in read_steps(undisturbed / "metrics.jsonl")]
+    assert judged[step - 1] > 0
+    return int(sum(judged[: step - 1])) + 1
+
+
 def asked(folder: Path) -> dict[int, Any]:
     """Prompts and rewards by step; of a step that was done twice, the last."""
     lines = folder.with_name(f"{folder.name}-prompts.jsonl").read_text("utf-8").splitlines()
