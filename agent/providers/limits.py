@@ -17,7 +17,7 @@ import httpx
 
 MAX_BODY_BYTES = 8_000_000
 """A completion of 200 000 tokens with escapes is below 2 MB."""
-MAX_STREAM_BYTES = 128_000_000
+MAX_STREAM_BYTES = 64_000_000
 """The same as a stream, in which each token is an event of up to 400 bytes."""
 
 
@@ -58,7 +58,7 @@ class LimitedTransport(httpx.BaseTransport):
             deadline.close()
             raise BodyTooLong("the body is compressed although that was not allowed", request=request)
         assert isinstance(response.stream, httpx.SyncByteStream)
-        is_stream = "text/event-stream" in response.headers.get("Content-Type", "")
+        is_stream = "json" not in response.headers.get("Content-Type", "")
         most = MAX_STREAM_BYTES if is_stream else self._max_body_bytes
         response.stream = _Limited(response.stream, request, deadline, most)
         return response

@@ -7,8 +7,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -26,11 +26,10 @@ _MAX_ERROR_CHARACTERS = 500
 _MAX_WAIT_S = 60.0  # between two tries; also caps `Retry-After`
 #: Error text by which servers report that a prompt exceeds the context, if they send no error code for it.
 _NO_ROOM = re.compile(r"context (length|window|size)|maximum context|prompt is too long", re.IGNORECASE)
-#: The same, or that an answer may not be as long as was asked for.
-_TOO_MANY = re.compile(
-    rf"{_NO_ROOM.pattern}|max\w*_tokens.{{0,80}}(too large|at most|less than|maximum)", re.IGNORECASE
-)
-_LEAST_TOKENS = 4096
+#: That an answer may not be as long as was asked for.
+_OF_ANSWERS = re.compile(r"max\w*_tokens|(output|completion) tokens|model limit", re.IGNORECASE)
+#: Below the first, a shorter answer holds no file; below the second, a number is no limit of tokens.
+_LEAST_TOKENS, _FEWEST_TOKENS = 4096, 256
 _FIRST_WAIT_S = 0.5
 _NO_KEY = "not-needed"  # local servers accept anything, but the client requires a value
 _RETRIED = frozenset({"rate_limit", "server"})
@@ -66,9 +65,7 @@ class OpenAICompatible:
             max_retries=0,
             http_client=http_client,  # type: ignore[arg-type]  # typed for the newest httpx, accepts either
         )
-        self._limit_name = "max_completion_tokens"
-        self._most_tokens = choice.max_tokens  # that the server allows
-        self._stream_options: dict[str, Any] = {"stream_options": {"include_usage": True}}
+        self._way = _Way()
 
     def complete(
         self, messages: Sequence[Message], *, max_tokens: int | None = None, key: str | None = None
@@ -86,7 +83,7 @@ class OpenAICompatible:
                 late = time.monotonic() + wait_s - began_s > self._choice.timeout_s
                 if failed.kind not in _RETRIED or retries >= self._max_retries or late:
                     # `from None`: the chained exception contains the request with its Authorization header.
-                    raise ProviderError(str(failed), failed.kind) from None
+                    raise ProviderError(self._clean(str(failed)), failed.kind) from None
                 retries += 1
                 if self._closing.wait(wait_s):
                     raise ProviderError("the job ended while the request waited", "server") from None
@@ -97,38 +94,46 @@ class OpenAICompatible:
         self._client.close()
 
     def _send(self, messages: Sequence[Message], max_tokens: int, key: str | None) -> _Answer:
-        limit = min(max_tokens, self._most_tokens)
+        # Several requests run at once: what this one sent decides what its next try leaves out.
+        way = self._way
+        limit = min(max_tokens, way.most_tokens or max_tokens)
         while True:
             try:
-                answer = self._create(messages, limit, key)
-                self._most_tokens = limit if limit < max_tokens else self._most_tokens
+                answer = self._create(messages, way, limit, key)
+                self._way = way
                 return answer
-            except openai.BadRequestError as error:
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 refusal = str(error)
-                if self._stream_options and "stream_options" in refusal:
-                    self._stream_options = {}
-                elif limit > _LEAST_TOKENS and _TOO_MANY.search(refusal):
-                    limit //= 2
-                elif self._limit_name in refusal and self._limit_name != "max_tokens":
-                    self._limit_name = "max_tokens"  # older servers know only this name
+                if limit > _LEAST_TOKENS and _NO_ROOM.search(refusal):
+                    limit //= 2  # for this prompt alone
+                elif less := _allowed_tokens(refusal, limit):
+                    limit, way = less, replace(way, most_tokens=less)
+                elif way.with_usage and "stream_options" in refusal:
+                    way = replace(way, with_usage=False)
+                elif way.streams and "stream" in refusal.lower():
+                    way = replace(way, streams=False)
+                elif way.limit_name in refusal and way.limit_name != "max_tokens":
+                    way = replace(way, limit_name="max_tokens")  # older servers know only this name
                 else:
                     raise self._failed(error) from None
             except openai.OpenAIError as error:
                 raise self._failed(error) from None
             except httpx.TransportError as error:  # while the answer was read
-                text = f"{type(error).__name__}: {self._clean(str(error))}"
-                raise _Failed(text, _kind_of_break(error), None) from None
+                raise _Failed(f"{type(error).__name__}: {error}", _kind_of_break(error), None) from None
             except (ValueError, RecursionError) as error:
-                raise _Failed(
-                    f"the answer is not JSON: {self._clean(str(error))}", "protocol", None
-                ) from None
+                raise _Failed(f"the answer is not JSON: {error}", "protocol", None) from None
 
     def _failed(self, error: openai.OpenAIError) -> _Failed:
-        text = f"{type(error).__name__}: {self._clean(_words(error))}"
-        return _Failed(text, _kind(error), getattr(error, "response", None))
+        return _Failed(
+            f"{type(error).__name__}: {_words(error)}", _kind(error), getattr(error, "response", None)
+        )
 
-    def _create(self, messages: Sequence[Message], max_tokens: int, key: str | None) -> _Answer:
-        options: dict[str, Any] = {self._limit_name: max_tokens, **self._stream_options}
+    def _create(self, messages: Sequence[Message], way: _Way, limit: int, key: str | None) -> _Answer:
+        options: dict[str, Any] = {way.limit_name: limit}
+        if way.streams:
+            options["stream"] = True
+            if way.with_usage:
+                options["stream_options"] = {"include_usage": True}
         if self._choice.temperature is not None:
             options["temperature"] = self._choice.temperature
         if key is not None:
@@ -136,15 +141,15 @@ class OpenAICompatible:
         raw = self._client.chat.completions.with_raw_response.create(
             model=self._choice.model,
             messages=[{"role": message.role, "content": message.content} for message in messages],  # type: ignore[misc]
-            stream=True,
             **options,
         )
+        response = raw.http_response
         try:
-            if "text/event-stream" in raw.headers.get("Content-Type", ""):
-                return _joined(raw.parse())
-            return _whole(json.loads(raw.http_response.read()))
+            if way.streams and "json" not in response.headers.get("Content-Type", ""):
+                return _joined(_events(response))
+            return _whole(json.loads(response.read()))
         finally:
-            raw.http_response.close()
+            response.close()
 
     def _reply(self, answer: _Answer, messages: Sequence[Message], elapsed_s: float, retries: int) -> Reply:
         finish = "refusal" if answer.refusal else finish_of(answer.finish)
@@ -156,6 +161,24 @@ class OpenAICompatible:
         """An error's text in one line, without the key, which some servers echo."""
         text = redact_message(" ".join(text.split()), self._secrets)
         return text.encode("utf-8", "replace").decode()[:_MAX_ERROR_CHARACTERS]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a server is asked: what it refused is left out. ``most_tokens`` of an answer, where it said so."""
+
+    limit_name: str = "max_completion_tokens"
+    most_tokens: int | None = None
+    streams: bool = True
+    with_usage: bool = True
+
+
+def _allowed_tokens(refusal: str, limit: int) -> int | None:
+    """How long an answer may be by a refusal of ``limit`` tokens; None if it is about something else."""
+    if not _OF_ANSWERS.search(refusal):
+        return None
+    numbers = [int(number) for number in re.findall(r"\d{2,7}", refusal)]
+    return max((number for number in numbers if _FEWEST_TOKENS <= number < limit), default=None)
 
 
 @dataclass
@@ -175,54 +198,73 @@ def _whole(body: Any) -> _Answer:
     Raises:
         _Failed: it holds no message.
     """
+    answer = _Answer()
     try:
         first = body["choices"][0]
-        text, refusal = first["message"].get("content") or "", first["message"].get("refusal") or ""
-        if not isinstance(text, str):
-            raise TypeError(f"content is {type(text).__name__}")
-        usage = body.get("usage") or {}
-        tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        return _Answer(text, str(refusal), first.get("finish_reason"), tokens, body.get("model"))
+        _add(answer, body, first, first["message"])
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise _Failed(f"the answer holds no message: {type(error).__name__}", "protocol", None) from None
+    return answer
 
 
-def _joined(chunks: Iterable[Any]) -> _Answer:
+def _joined(events: Iterable[Any]) -> _Answer:
     """An answer in pieces.
 
     Raises:
-        _Failed: it breaks off, or is too long.
+        _Failed: it breaks off, is too long, or holds something else.
     """
-    answer, pieces, length = _Answer(), list[str](), 0
+    answer, pieces, length, ended, count = _Answer(), list[str](), 0, False, 0
     try:
-        for chunk in chunks:
-            answer.model = answer.model or getattr(chunk, "model", None)
-            if (usage := getattr(chunk, "usage", None)) is not None:
-                answer.tokens = (
-                    getattr(usage, "prompt_tokens", None),
-                    getattr(usage, "completion_tokens", None),
-                )
-            for choice in (getattr(chunk, "choices", None) or ())[:1]:
-                delta = getattr(choice, "delta", None)
-                text, refusal = getattr(delta, "content", None) or "", getattr(delta, "refusal", None) or ""
-                pieces.append(text)
-                answer.refusal += refusal
-                length += len(text) + len(refusal)
-                answer.finish = getattr(choice, "finish_reason", None) or answer.finish
+        for event in events:
+            count += 1
+            if event is None:
+                ended = True
+                break
+            if error := event.get("error"):
+                # What came before may have been billed.
+                kind = "cut" if length else "rate_limit" if "429" in str(error) else "server"
+                raise _Failed(f"the server ended its answer with an error: {error}", kind, None)
+            choice = (event.get("choices") or [{}])[0]
+            _add(answer, event, choice, choice.get("delta") or {})
+            pieces.append(answer.text)
+            length += len(answer.text)
+            answer.text = ""
             if length > MAX_BODY_BYTES:
                 raise _Failed(f"the answer is longer than {MAX_BODY_BYTES} bytes", "too_long", None)
-    except openai.APIConnectionError:
-        raise  # `_kind` tells a timeout from a cut
-    except openai.APIError as error:  # an event that tells an error: what came before may have been billed
-        raise _Failed(f"the answer broke off: {error}", "cut", None) from None
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise _Failed(
             f"a piece of the answer holds no text: {type(error).__name__}", "protocol", None
         ) from None
-    if answer.finish is None:
-        raise _Failed("the answer broke off: it ended without a reason", "cut", None)
+    if not count:
+        raise _Failed("the answer holds no event", "protocol", None)
+    if answer.finish is None and not ended:
+        raise _Failed("the answer broke off", "cut", None)
     answer.text = "".join(pieces)
     return answer
+
+
+def _events(response: Any) -> Iterator[Any]:
+    """Data of the server-sent events of an httpx response; None for the one that ends them."""
+    for line in response.iter_lines():
+        data = line[5:].strip() if line.startswith("data:") else ""
+        if data == "[DONE]":
+            yield None
+            return
+        if data:
+            yield json.loads(data)
+
+
+def _add(answer: _Answer, body: Any, choice: Any, message: Any) -> None:
+    """Takes what a body, or an event, says of an answer."""
+    text, refusal = message.get("content") or "", message.get("refusal") or ""
+    if not isinstance(text, str):
+        raise TypeError(f"content is {type(text).__name__}")
+    answer.text = text
+    answer.refusal += str(refusal)
+    answer.finish = choice.get("finish_reason") or answer.finish
+    answer.model = body.get("model") or answer.model
+    if usage := body.get("usage"):
+        answer.tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
 
 
 class _Failed(Exception):

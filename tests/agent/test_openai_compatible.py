@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -66,25 +67,25 @@ def test_an_answer_in_many_pieces_is_joined() -> None:
     assert (reply.text, reply.finish) == (text, "length")
 
 
-def test_a_server_that_knows_no_options_of_streams_is_asked_without() -> None:
-    refusal = Answer(status=400, message="Unknown parameter: stream_options")
-    with chat_server(refusal, Answer("x" * 400)) as server:
-        client = provider(server)
-        assert client.complete(ASK).estimated
-        client.complete(ASK)
-    assert ["stream_options" in request for request in server.requests] == [True, False, False]
-
-
-def test_a_server_that_allows_shorter_answers_is_asked_for_shorter_ones() -> None:
+@pytest.mark.parametrize(
+    "message",
+    [
+        "max_tokens is too large: 32768. This model supports at most 8192 completion tokens",
+        "max_tokens must be <= 8192",
+        "the valid range of max_tokens is [1, 8192]",
+        "max_completion_tokens exceeds model limit of 8192",
+    ],
+)
+def test_a_server_that_allows_shorter_answers_is_asked_for_shorter_ones(message: str) -> None:
     def chosen(request: dict[str, Any]) -> Answer:
-        if request["max_completion_tokens"] > 16_384:
-            return Answer(status=400, message="max_tokens is too large: this model supports at most 16384")
+        if request["max_completion_tokens"] > 8192:
+            return Answer(status=400, message=message)
         return Answer("ok")
 
     with chat_server(chosen=chosen) as server:
         client = provider(server, max_tokens=32_768)
         assert client.complete(ASK).text == client.complete(ASK).text == "ok"
-    assert [request["max_completion_tokens"] for request in server.requests] == [32_768, 16_384, 16_384]
+    assert [request["max_completion_tokens"] for request in server.requests] == [32_768, 8192, 8192]
 
 
 def test_a_prompt_that_never_fits_is_told_and_does_not_shorten_later_answers() -> None:
@@ -107,11 +108,12 @@ EVENT = (
     ("events", "kind"),
     [
         (EVENT, "cut"),
-        (EVENT + b"data: [DONE]\n\n", "cut"),
         (EVENT + b'data: {"error": {"message": "the worker died", "type": "server_error"}}\n\n', "cut"),
         (EVENT + b"data: {half of a\n\n", "protocol"),
         (EVENT.replace(b'"class ModelNew"', b"7"), "protocol"),
-        (b"", "cut"),
+        (b"", "protocol"),
+        (b"data: [1]\n\n", "protocol"),
+        (EVENT.replace(b'"class ModelNew"', b'["a list"]'), "protocol"),
     ],
 )
 def test_a_stream_that_breaks_off_is_told_and_not_asked_for_again(events: bytes, kind: str) -> None:
@@ -120,6 +122,50 @@ def test_a_stream_that_breaks_off_is_told_and_not_asked_for_again(events: bytes,
         provider(server, max_retries=2).complete(ASK)
     assert caught.value.kind == kind
     assert len(server.requests) == 1
+
+
+def test_a_stream_that_ends_without_a_reason_is_an_answer() -> None:
+    events = b": keep alive\n\ndata:\n\n" + EVENT + b"data: [DONE]\n\n"
+    with chat_server(Answer(raw=events, headers=(("Content-Type", "text/plain"),))) as server:
+        assert provider(server).complete(ASK).text == "class ModelNew"
+
+
+def test_a_stream_that_begins_with_an_error_is_asked_for_again_and_tells_no_key() -> None:
+    error = b'data: {"error": {"message": "slow down, ' + KEY.encode() + b'", "code": 429}}\n\n'
+    busy = Answer(raw=error, headers=(("Content-Type", "text/event-stream"),))
+    with chat_server(busy, Answer("at last")) as server:
+        assert provider(server, max_retries=1).complete(ASK).text == "at last"
+    with chat_server(busy) as server, pytest.raises(ProviderError) as caught:
+        provider(server).complete(ASK)
+    assert caught.value.kind == "rate_limit"
+    assert KEY not in str(caught.value) and "***" in str(caught.value)
+    cut = Answer(raw=EVENT + error, headers=busy.headers)
+    with chat_server(cut) as server, pytest.raises(ProviderError) as caught:
+        provider(server, max_retries=2).complete(ASK)
+    assert caught.value.kind == "cut" and KEY not in str(caught.value) and len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "known"),
+    [
+        (400, "Unknown parameter: stream_options", "stream_options"),
+        (422, "stream_options: extra fields not permitted", "stream_options"),
+        (400, "Streaming is not supported by this model", "stream"),
+        (400, "Unrecognized request argument: max_completion_tokens", "max_completion_tokens"),
+    ],
+)
+def test_requests_that_run_at_once_each_leave_out_what_a_server_does_not_know(
+    status: int, message: str, known: str
+) -> None:
+    def chosen(request: dict[str, Any]) -> Answer:
+        return Answer(status=status, message=message) if known in request else Answer("ok", delay_s=0.05)
+
+    with chat_server(chosen=chosen) as server, ThreadPoolExecutor(8) as pool:
+        client = provider(server)
+        assert [one.text for one in pool.map(lambda _: client.complete(ASK), range(8))] == ["ok"] * 8
+        asked = len(server.requests)
+        client.complete(ASK)
+    assert len(server.requests) == asked + 1, "what it refused is remembered"
 
 
 def test_estimates_tokens_when_the_server_reports_none() -> None:
