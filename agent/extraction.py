@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from agent.bundle.renaming import rename
 from agent.bundle.sections import bound_names
 from agent.errors import AssemblyError
-from agent.folding import BEGIN, END, PLACE, folded
+from agent.folding import BEGIN, END, PLACE
 from agent.kernels.writing import kernels
 
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<mark>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n]*$")
@@ -76,10 +76,13 @@ def extract(text: str, finish: str = "stop") -> Extraction:
 def unfolded(answer: str) -> str:
     """A model's file with the library's text if it calls functions of the library that it does not define.
 
-    The text goes to where `agent.folding.PLACE` is, else to the end. Names of the library that the file binds to something else are
-    changed in the library's text.
+    The text goes before everything but a docstring and imports from the future. Names of the library that the file binds, or may
+    bind, to something else are changed in the library's text.
     """
-    answer = folded(answer)
+    lines = [
+        line for line in answer.splitlines(keepends=True) if line.strip("\r\n") not in (BEGIN, END, PLACE)
+    ]
+    answer = "".join(lines)
     if _LIBRARY not in answer:
         return answer
     try:
@@ -88,22 +91,42 @@ def unfolded(answer: str) -> str:
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         if not any(name.startswith(_LIBRARY) and name in ours and name not in theirs for name in used):
             return answer
+        any_name = any(
+            isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)
+        )
         changed = {
             name: f"{name}_of_library"
             for name, path in ours.items()
-            if name in theirs and (path is None or path != theirs[name])
+            if (name in theirs and (path is None or path != theirs[name]))
+            or (any_name and not name.startswith(_LIBRARY))
         }
         text = rename(kernels(), changed)
         text = text if text.startswith(BEGIN) else f"{BEGIN}\n{text}{END}\n"  # it may lose comments
-        before, place, after = answer.partition(f"{PLACE}\n")
-        return f"{before}{text}{after}" if place else f"{answer.rstrip()}\n\n\n{text}"
     except (SyntaxError, ValueError, RecursionError, MemoryError, AssemblyError):
         return answer  # the referee says what is wrong with it
+    head = _head(tree)
+    rest = "".join(lines[head:]).lstrip("\n")
+    return "".join([*lines[:head], "\n" * bool(head), text, "\n\n", rest])
+
+
+def _head(tree: ast.Module) -> int:
+    """Lines of the docstring and of imports from the future, which must stay first."""
+    head = 0
+    for place, statement in enumerate(tree.body):
+        is_docstring = place == 0 and ast.get_docstring(tree) is not None
+        if not (is_docstring or (isinstance(statement, ast.ImportFrom) and statement.module == "__future__")):
+            break
+        head = statement.end_lineno or 0
+    return head
 
 
 def _bound(tree: ast.Module) -> dict[str, str | None]:
-    """Names that a file binds, with the dotted path of imported ones."""
-    return {name: path for statement in tree.body for name, path in bound_names(statement).items()}
+    """Names that a file binds at module level, with the dotted path of imported ones."""
+    found = {name: path for statement in tree.body for name, path in bound_names(statement).items()}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            found |= dict.fromkeys(node.names)
+    return found
 
 
 def _blocks(text: str) -> tuple[list[str], bool]:

@@ -7,7 +7,7 @@ import pytest
 from agent.candidates import Candidate
 from agent.extraction import extract, unfolded
 from agent.folding import BEGIN, END, PLACE, folded
-from agent.kernels.writing import as_replayed, kernels
+from agent.kernels.writing import as_replayed
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource
 from tests.evaluator.judging import judge, task
@@ -117,15 +117,44 @@ class ModelNew(torch.nn.Module):
 def test_the_library_s_text_comes_to_files_that_call_it_and_is_not_shown() -> None:
     whole = unfolded(CALLS)
     assert whole.count(BEGIN) == whole.count(END) == 1
-    assert folded(whole) == f"{CALLS.rstrip()}\n\n\n{PLACE}\n"
+    assert folded(whole) == f"{PLACE}\n\n\n{CALLS}"
     assert Candidate(whole, "llm", "").shown == folded(whole)
-    assert unfolded(folded(whole)) == whole == unfolded(whole)
+    assert unfolded(folded(whole)) == whole
     assert folded(as_replayed(whole)) == folded(whole) and as_replayed(whole) != whole
 
 
-def test_it_comes_to_where_it_was() -> None:
-    shown = f"import torch\n{PLACE}\n@triton.jit\ndef f(x):\n    return x\n\n\nclass ModelNew:\n    y = library_mm\n"
-    assert unfolded(shown) == shown.replace(f"{PLACE}\n", kernels())
+def test_it_comes_after_what_must_be_first_and_before_what_uses_it() -> None:
+    head = '"""Fast."""\nfrom __future__ import annotations\n'
+    whole = unfolded(f"{head}\nmm = library_mm\n\n\nclass ModelNew:\n    y = mm\n")
+    assert whole.startswith(f"{head}\n{BEGIN}\n")
+    assert whole.index(END) < whole.index("mm = library_mm\n")
+    compile(whole, "whole", "exec")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "from torch.nn.functional import *\n",
+        "def change():\n    global softmax, TILE\n    softmax = TILE = 1\n",
+        "from torch import softmax\n",
+        "softmax: int = 3\n",
+        "class softmax:\n    pass\n",
+    ],
+)
+def test_names_that_a_file_may_bind_are_others_in_the_library(more: str) -> None:
+    whole = unfolded(f"{more}y = library_softmax\n\n\nclass ModelNew:\n    pass\n")
+    assert "\ndef softmax_of_library(" in whole and "\ndef softmax(" not in whole
+    assert "\ndef library_softmax(" in whole
+    compile(whole, "whole", "exec")
+
+
+@pytest.mark.parametrize("line", [BEGIN, END, PLACE, f"{BEGIN}\nx = 1\n{END}", f"{END}\n{BEGIN}"])
+def test_marks_in_an_answer_take_nothing_away(line: str) -> None:
+    source = f"import torch\n{line}\n{FILE}"
+    kept = "".join(part for part in source.splitlines(True) if part.strip() not in (BEGIN, END, PLACE))
+    assert unfolded(source) == kept
+    whole = unfolded(f"{source}y = library_mm\n")
+    assert folded(whole) == f"{PLACE}\n\n\n{kept}y = library_mm\n"
 
 
 @pytest.mark.parametrize(
