@@ -11,6 +11,9 @@ the model's first attempts are asked for before anything is judged, the library'
 the model's, then rounds of search go on from all of them. `run` ends with requests in files, `requests` collects those of all jobs
 (the format of OpenAI's Batch API), and the same `run` with their answers goes on.
 
+The model's candidates may call the library, which prompts describe on a GPU, and its rounds go on from the best of all, so "model" is
+what a job with one brings beyond its own best library candidate; it is not a model without the library.
+
 When a job has ended, the best candidate of each arm is chosen by the validation shapes, where all arms were judged alike, and
 judged once at the held-out shapes by `confirm`. An arm without an accepted candidate counts as 1.0x: its user keeps the reference.
 """
@@ -18,6 +21,7 @@ judged once at the held-out shapes by `confirm`. An arm without an accepted cand
 from __future__ import annotations
 
 import random
+import re
 import statistics
 import time
 from collections import Counter
@@ -44,12 +48,11 @@ from kernelbench_tasks import catalog
 
 _SEED, _MODULES, _TASKS = 13, 24, 8
 _MODEL = "llm"
-_FIRST = " #1"
 _REPAIRED = " repaired"
 #: What each arm may choose from: a candidate's origin and label.
 ARMS: dict[str, Callable[[Candidate], bool]] = {
     "library": lambda one: one.origin in ("human", "compiler"),
-    "model, one attempt": lambda one: _is_first(one) and _FIRST in one.label,
+    "model, one attempt": lambda one: _is_first(one) and re.search(r" #1\b", one.label) is not None,
     "model, best attempt": lambda one: _is_first(one),
     "model": lambda one: one.origin == _MODEL,
     "both": lambda one: True,
@@ -68,7 +71,7 @@ class Search(Runs):
         row["asked"] = _asked(store)
         if row["state"] not in FINAL:
             return
-        row["arms"], judged = {}, dict[str, dict[str, Any]]()
+        arms, judged = dict[str, Any](), dict[str, dict[str, Any]]()
         described = self.referee.describe(task)
         source = TaskSource(task.name, described.source or task.source)
         held_out = {"held_out": self._shapes(task)["held_out"]} if described.ok else None
@@ -81,6 +84,10 @@ class Search(Runs):
                     splits=("held_out",),
                     shapes=held_out,
                 )
+                if verdict.verdict == "not_judged":
+                    row["state"] = "not confirmed"  # the next run confirms again
+                    row["reason"] = verdict.reason
+                    return
                 judged[chosen.sha256] = {
                     "label": chosen.label,
                     "sha256": chosen.sha256,
@@ -88,7 +95,8 @@ class Search(Runs):
                     "reason": verdict.reason,
                     **asdict(verdict.summary),
                 }
-            row["arms"][name] = judged[chosen.sha256] if chosen is not None else None
+            arms[name] = judged[chosen.sha256] if chosen is not None else None
+        row["arms"] = arms
 
 
 def chosen_by_arm(store: FolderStore) -> dict[str, Candidate | None]:

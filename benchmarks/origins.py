@@ -184,7 +184,11 @@ class Runs:
         row = row_of(task.name, origin, outcome, store)
         row["device_s"] += opening_s
         self._add_least(task, row)
-        self.add_more(task, row, store)
+        try:
+            self.add_more(task, row, store)
+        except EvaluatorError as error:
+            row["state"], row["reason"] = "error", f"{type(error).__name__}: {error}"[:500]
+            self.referee.restart()
         return row
 
     def add_more(self, task: TaskSource, row: dict[str, Any], store: FolderStore) -> None:

@@ -106,8 +106,10 @@ class BatchFiles:
                 return
             # After an upgrade that changes the prompt: the older request's answer would be paid for and never read.
             kept = [one for one in earlier if _name(_custom_id(one)) != _name(key)]
-            file.truncate(0)
-            file.write(b"".join(kept) + json.dumps(line).encode() + b"\n")
+            if kept != earlier or not content.endswith(b"\n"):
+                file.truncate(0)
+                file.write(b"".join(kept))
+            file.write(json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -179,4 +181,5 @@ def _custom_id(line: bytes) -> str | None:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return value.get("custom_id") if isinstance(value, dict) else None
+    found = value.get("custom_id") if isinstance(value, dict) else None
+    return found if isinstance(found, str) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -78,5 +77,5 @@ def ceilings_told(ceilings: Mapping[str, Any]) -> str:
         f"{name.removesuffix(ending).replace('_', ' ')} {prefixed(rate, unit)}"
         for name, rate in ceilings.items()
         for ending, unit in _UNITS
-        if name.endswith(ending) and isinstance(rate, int | float) and 0 < rate < math.inf
+        if name.endswith(ending) and isinstance(rate, int | float) and 0 < rate < 1e21
     )

@@ -72,8 +72,10 @@ class Roof:
 
     def _peak(self, kind: str) -> tuple[str, float]:
         """Name and operations per second of products of a type; of float32 where the type's was not measured."""
+        if kind == "float32":
+            return self._float32
         known = self._rates.get(f"{kind}_flops_per_s")
-        return self._float32 if kind == "float32" or not known else (kind, float(known))
+        return (kind, float(known)) if known else ("float32", float(self._rates["float32_flops_per_s"]))
 
     def fused_s(self, operations: Sequence[Operation], call_bytes: int) -> float:
         """Seconds to move what a call takes and gives (``call_bytes``), or what its operations move if that is less."""

@@ -53,7 +53,7 @@ def _computed(node: Node, parts: list[tuple[str, _Parts]]) -> tuple[str, _Parts]
         return _joined("mul", [("sum", (_digest(first),))], has_number=True)
     if name == "pow" and has_number and node.arguments[1:] == (2,):
         return _joined("mul", [first, first], has_number=False)
-    if name == "div":
+    if name == "div" and "rounding_mode" not in node.keywords:
         return _joined(
             "mul", [first, *(("reciprocal", (_digest(one),)) for one in parts[1:])], has_number=has_number
         )
@@ -63,11 +63,11 @@ def _computed(node: Node, parts: list[tuple[str, _Parts]]) -> tuple[str, _Parts]
 
 
 def _joined(name: str, parts: list[tuple[str, _Parts]], *, has_number: bool) -> tuple[str, _Parts]:
+    if sum(len(one[1]) if one[0] == name else 1 for one in parts) > _MOST_TERMS:
+        return name, tuple(sorted(map(_digest, parts)))
     terms = [term for one in parts for term in (one[1] if one[0] == name else (_digest(one),))]
     if has_number or _NUMBER in terms:
         terms = [_NUMBER, *(term for term in terms if term != _NUMBER)]
-    if len(terms) > _MOST_TERMS:
-        terms = list(map(_digest, parts))
     return name, tuple(sorted(terms))
 
 
