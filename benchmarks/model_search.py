@@ -43,6 +43,7 @@ from benchmarks.kernelbench_sample import sample
 from benchmarks.origins import Runs, Settings, reports_in, rows_in, work_through
 from benchmarks.origins_summary import FINAL, geomean, interval_over_tasks
 from benchmarks.shared import MEASUREMENTS, ROOT, write_new
+from evaluator.precision import with_precision
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 
@@ -140,7 +141,7 @@ def summarize(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for name in ARMS:
         found = [row["arms"][name] for row in rows]
         speedups = [_speedup(one) for one in found]
-        certain = [one for one in found if one and one["geomean_ci95"] and one["geomean_ci95"][0] > 1.0]
+        certain = [one for one in found if _speedup(one) > 1.0 and one and one["geomean_ci95"][0] > 1.0]
         totals.append(
             {
                 "arm": name,
@@ -225,14 +226,14 @@ def _told(one: Mapping[str, Any] | None) -> str:
     return f"{one['geomean_speedup']:.2f}x" if one["geomean_speedup"] else ""
 
 
-def drawn(kernelbench: Path | None, names: Sequence[str]) -> dict[str, str]:
-    """The study's tasks, or those that are named, by name.
+def drawn(kernelbench: Path | None, names: Sequence[str], precision: str | None = None) -> dict[str, str]:
+    """The study's tasks, or those that are named, by name; with a tier for the modules of KernelBench, which name none.
 
     Raises:
         typer.BadParameter: a task is unknown.
     """
     modules = sample(kernelbench, _MODULES, _SEED) if kernelbench is not None else []
-    known = {one.name: one.source for one in modules}
+    known = {one.name: with_precision(TaskSource(one.name, one.source), precision).source for one in modules}
     half = sorted(
         task.name
         for task in catalog.list_tasks()
@@ -260,7 +261,7 @@ def run(
     kernelbench: Annotated[Path | None, typer.Option(help="A copy of KernelBench.")] = None,
     tasks: Annotated[str, typer.Option(help="Only these, or those whose names begin so (commas).")] = "",
     precision: Annotated[
-        str | None, typer.Option(help="default, strict or tf32, instead of the files'.")
+        str | None, typer.Option(help="Of KernelBench's modules: default, strict or tf32.")
     ] = None,
     visible: Annotated[int, typer.Option(help="Visible shapes; 0 for as many as are drawn.")] = 2,
     validation: Annotated[int, typer.Option(help="Validation shapes.")] = 2,
@@ -275,11 +276,9 @@ def run(
     """Run jobs until they wait for answers, or to their end."""
     ends_at = time.monotonic() + seconds_total - 5.0
     console = Console(width=190)
-    sources = drawn(kernelbench, [name.strip() for name in tasks.split(",") if name.strip()])
+    sources = drawn(kernelbench, [name.strip() for name in tasks.split(",") if name.strip()], precision)
     counts = {"visible": visible, "validation": validation, "held_out": held_out, "adversarial": 0}
-    settings = Settings(
-        device, ("both",), counts, precision=precision, model=model, samples=samples, rounds=rounds
-    )
+    settings = Settings(device, ("both",), counts, model=model, samples=samples, rounds=rounds)
     work_through(Search, settings, sources, work, seat, ends_at, console, answers)
     show(rows_in([work]), console)
 
