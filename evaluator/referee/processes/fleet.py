@@ -429,13 +429,14 @@ class Fleet:
 @contextmanager
 def _victim() -> Iterator[subprocess.Popen[bytes]]:
     """A process that an attack may try to kill."""
-    program = "import time; time.sleep(120)"
-    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdin=subprocess.DEVNULL)
+    # It ends with this process, whose end of the pipe closes even if it is killed.
+    program = "import sys; sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdin=subprocess.PIPE)
     try:
         yield process
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def _attack_results(payload: Any, worked: Sequence[str]) -> list[dict[str, Any]]:
