@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import itertools
 import re
 import textwrap
@@ -79,9 +80,9 @@ def unfolded(answer: str) -> str:
     The text goes before everything but a docstring and imports from the future. Names of the library that the file binds, or may
     bind, to something else are changed in the library's text.
     """
-    lines = [
-        line for line in answer.splitlines(keepends=True) if line.strip("\r\n") not in (BEGIN, END, PLACE)
-    ]
+    # Not `splitlines`, as in `_blocks`.
+    given = io.StringIO(answer, newline="")
+    lines = [line for line in given if line.strip("\r\n") not in (BEGIN, END, PLACE)]
     answer = "".join(lines)
     if _LIBRARY not in answer:
         return answer

@@ -99,9 +99,8 @@ class BatchFiles:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             content = file.read()
-            earlier = content[: content.rfind(b"\n") + 1].splitlines(
-                keepends=True
-            )  # a killed writer left part of a line
+            whole = content.rfind(b"\n") + 1  # a killed writer may have left part of a line
+            earlier = content[:whole].splitlines(keepends=True)
             if any(_custom_id(one) == key for one in earlier):
                 return
             # After an upgrade that changes the prompt: the older request's answer would be paid for and never read.

@@ -58,7 +58,7 @@ class LimitedTransport(httpx.BaseTransport):
             deadline.close()
             raise BodyTooLong("the body is compressed although that was not allowed", request=request)
         assert isinstance(response.stream, httpx.SyncByteStream)
-        is_stream = "json" not in response.headers.get("Content-Type", "")
+        is_stream = response.status_code == 200 and "json" not in response.headers.get("Content-Type", "")
         most = MAX_STREAM_BYTES if is_stream else self._max_body_bytes
         response.stream = _Limited(response.stream, request, deadline, most)
         return response

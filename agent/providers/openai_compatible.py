@@ -177,7 +177,9 @@ def _allowed_tokens(refusal: str, limit: int) -> int | None:
     """How long an answer may be by a refusal of ``limit`` tokens; None if it is about something else."""
     if not _OF_ANSWERS.search(refusal):
         return None
-    numbers = [int(number) for number in re.findall(r"\d{2,7}", refusal)]
+    numbers = [
+        int(number) for number in re.findall(r"(?<![\w-])\d{3,7}(?![\w-])", refusal)
+    ]  # no parts of names
     return max((number for number in numbers if _FEWEST_TOKENS <= number < limit), default=None)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate
+from agent.extraction import unfolded
 from agent.records import recorded
 from agent.strategy.ablation import ABLATED_STEPS, Change, Lesson, changes, first_paid, keep, lesson, undo
 from agent.strategy.graph_variants import is_graph_variant
@@ -43,14 +44,14 @@ class Finisher:
         ancestor = accepted.get(winner.parent_sha256 or "") if winner is not None else None
         if winner is None or ancestor is None:
             return
-        found = changes(ancestor.source, winner.source)
+        found = changes(ancestor.shown, winner.shown)
         learnt: list[Lesson | None] = []
         for change in found[: self._strategy.ablate_changes]:
-            source = undo(winner.source, change)
-            if source is None or source == ancestor.source:
+            source = undo(winner.shown, change)
+            if source is None or source == ancestor.shown:
                 continue  # undoing the only change yields the ancestor, which already has a verdict
             label = f"{winner.label} without change {change.number}"
-            candidate = Candidate(source, winner.origin, label, winner.sha256, change.technique)
+            candidate = Candidate(unfolded(source), winner.origin, label, winner.sha256, change.technique)
             context.store.finish_step(f"{ABLATED_STEPS}{candidate.sha256}", {"winner": winner.sha256})
             yield candidate
             learnt.append(_learn(context, winner, candidate, change))

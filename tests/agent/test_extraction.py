@@ -131,6 +131,12 @@ def test_it_comes_after_what_must_be_first_and_before_what_uses_it() -> None:
     compile(whole, "whole", "exec")
 
 
+def test_a_form_feed_is_no_end_of_a_line() -> None:
+    whole = unfolded('"""One\x0cpage."""\n\ny = library_mm\n')
+    assert whole.startswith(f'"""One\x0cpage."""\n\n{BEGIN}\n')
+    compile(whole, "whole", "exec")
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -152,6 +152,11 @@ def test_a_stream_that_begins_with_an_error_is_asked_for_again_and_tells_no_key(
         (422, "stream_options: extra fields not permitted", "stream_options"),
         (400, "Streaming is not supported by this model", "stream"),
         (400, "Unrecognized request argument: max_completion_tokens", "max_completion_tokens"),
+        (
+            400,
+            "max_completion_tokens is unknown (request req_12345, id 77ab-5120-x)",
+            "max_completion_tokens",
+        ),
     ],
 )
 def test_requests_that_run_at_once_each_leave_out_what_a_server_does_not_know(

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.candidates import Candidate
+from agent.extraction import unfolded
+from agent.kernels.writing import kernels
 from agent.memory.lessons import LESSON_STEPS
 from agent.proposing import ProposalContext
 from agent.spec import Strategy
@@ -130,6 +132,24 @@ def test_the_finisher_undoes_the_winner_s_changes_and_keeps_what_each_was_worth(
     assert "share work between threads" in paid[0]
     again = list(Finisher(Strategy(ablate=True)).propose(context))
     assert again == made, "a resumed job undoes the same, whatever has arrived since"
+
+
+def test_changes_of_files_that_call_the_library_are_undone_beside_its_text(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    # The library's own candidates have its text in the middle, a model's has it first.
+    parent = Candidate(f"import torch\n{kernels()}a = 1\nb = library_mm\n", "human", "parent")
+    winner = Candidate(unfolded("import torch\na = 2\nb = library_mm\nc = 3\n"), "llm", "w", parent.sha256)
+    for candidate, speed in ((parent, 1.0), (winner, 2.0)):
+        store.add_candidate(candidate)
+        for phase in ("screen", "validation"):
+            store.add_verdict(candidate.sha256, phase, from_json(accepted(speed, speed)))
+    context = ProposalContext(TaskSource("t", ""), Description(), "cpu", None, store)  # type: ignore[arg-type]
+    made = list(Finisher(Strategy(ablate=True)).propose(context))
+    assert [[line for line in one.shown.splitlines() if " = " in line] for one in made] == [
+        ["a = 1", "b = library_mm", "c = 3"],
+        ["a = 2", "b = library_mm"],
+    ]
+    assert all(kernels() in one.source for one in made)
 
 
 @pytest.mark.parametrize(
