@@ -40,7 +40,23 @@ from agent.providers.batch import REQUESTS
 from agent.records import Records
 from agent.stores.folder import FolderStore
 from benchmarks.kernelbench_sample import sample
-from benchmarks.origins import Runs, Settings, reports_in, rows_in, work_through
+from benchmarks.origins import (
+    Answers,
+    Device,
+    HeldOut,
+    Rounds,
+    Runs,
+    Samples,
+    Seat,
+    SecondsTotal,
+    Settings,
+    Validation,
+    Visible,
+    Work,
+    reports_in,
+    rows_in,
+    work_through,
+)
 from benchmarks.origins_summary import FINAL, geomean, interval_over_tasks
 from benchmarks.shared import MEASUREMENTS, ROOT, write_new
 from evaluator.precision import with_precision
@@ -64,7 +80,7 @@ def _is_first(one: Candidate) -> bool:
     return one.origin == _MODEL and " #" in one.label and _REPAIRED not in one.label
 
 
-class Search(Runs):
+class Study(Runs):
     """Jobs of which each arm's best candidate is judged in the end."""
 
     def add_more(self, task: TaskSource, row: dict[str, Any], store: FolderStore) -> None:
@@ -256,22 +272,21 @@ app = typer.Typer(add_completion=False, help=__doc__)
 @app.command()
 def run(
     model: Annotated[str, typer.Option(help="Name of the model, for the record.")],
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    seat: Annotated[str, typer.Option(help="This is the i-th of n processes on the device (`i/n`).")] = "1/1",
+    device: Device = "cpu",
+    seat: Seat = "1/1",
     kernelbench: Annotated[Path | None, typer.Option(help="A copy of KernelBench.")] = None,
     tasks: Annotated[str, typer.Option(help="Only these, or those whose names begin so (commas).")] = "",
     precision: Annotated[
         str | None, typer.Option(help="Of KernelBench's modules: default, strict or tf32.")
     ] = None,
-    visible: Annotated[int, typer.Option(help="Visible shapes; 0 for as many as are drawn.")] = 2,
-    validation: Annotated[int, typer.Option(help="Validation shapes.")] = 2,
-    held_out: Annotated[int, typer.Option(help="Held-out shapes.")] = 3,
-    samples: Annotated[int, typer.Option(help="First attempts.")] = 2,
-    rounds: Annotated[int, typer.Option(help="Rounds of search after them.")] = 4,
-    answers: Annotated[Path | None, typer.Option(help="Answers of the requests of all tasks.")] = None,
-    seconds_total: Annotated[float, typer.Option(help="Ends within so many seconds.")] = 1e9,
-    work: Annotated[Path, typer.Option(help="Folder of everything; the same one goes on.")] = ROOT
-    / "out/search",
+    visible: Visible = 2,
+    validation: Validation = 2,
+    held_out: HeldOut = 3,
+    samples: Samples = 2,
+    rounds: Rounds = 4,
+    answers: Answers = None,
+    seconds_total: SecondsTotal = 1e9,
+    work: Work = ROOT / "out/search",
 ) -> None:
     """Run jobs until they wait for answers, or to their end."""
     ends_at = time.monotonic() + seconds_total - 5.0
@@ -279,7 +294,7 @@ def run(
     sources = drawn(kernelbench, [name.strip() for name in tasks.split(",") if name.strip()], precision)
     counts = {"visible": visible, "validation": validation, "held_out": held_out, "adversarial": 0}
     settings = Settings(device, ("both",), counts, model=model, samples=samples, rounds=rounds)
-    work_through(Search, settings, sources, work, seat, ends_at, console, answers)
+    work_through(Study, settings, sources, work, seat, ends_at, console, answers)
     show(rows_in([work]), console)
 
 

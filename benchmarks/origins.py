@@ -8,10 +8,10 @@
 
 Tasks are those of the catalogue, or with `--kernelbench` modules drawn from a copy of it, at the sizes in their files. Each job is
 the agent's own (`agent.job.run_job`) with one origin; `library` is what needs no model, together, `batch` a model alone, `both` all of
-them. It proposes, screens, validates, delivers one file and judges that once, by `confirm`, at held-out shapes. All origins of a task are judged by one referee, whose session stays open: the
-task is opened and its baselines compiled once. So they are judged at the same shapes, the first few of those that the referee
-draws; the held-out ones are drawn once per task from fresh randomness, and no proposer is shown them. Origins take turns at
-being first, and what a job spent on baselines is told apart.
+them. It proposes, screens, validates, delivers one file and judges that once, by `confirm`, at held-out shapes. All origins of a
+task are judged by one referee, whose session stays open: the task is opened and its baselines compiled once. So they are judged
+at the same shapes, the first few of those that the referee draws; the held-out ones are drawn once per task from fresh
+randomness, and no proposer is shown them. Origins take turns at being first, and what a job spent on baselines is told apart.
 
 Everything lies in the work folder and is kept as it comes: run the same command again and it goes on, in the middle of a job if
 need be. Several GPUs of a host share a work folder; each takes the next free task, those first that it has begun. So do
@@ -342,15 +342,27 @@ def _apart(text: str) -> list[dict[str, Any]]:
     return pieces
 
 
+#: Options that studies share.
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Seat = Annotated[str, typer.Option(help="This is the i-th of n processes on the device (`i/n`).")]
+Visible = Annotated[int, typer.Option(help="Visible shapes; 0 for as many as are drawn.")]
+Validation = Annotated[int, typer.Option(help="Validation shapes.")]
+HeldOut = Annotated[int, typer.Option(help="Held-out shapes.")]
+Samples = Annotated[int, typer.Option(help="First attempts of the model, a job.")]
+Rounds = Annotated[int, typer.Option(help="Rounds of search after them.")]
+Answers = Annotated[Path | None, typer.Option(help="Answers of requests, of all tasks.")]
+SecondsTotal = Annotated[float, typer.Option(help="Ends within so many seconds.")]
+Work = Annotated[Path, typer.Option(help="Folder of everything; the same one goes on.")]
+
 app = typer.Typer(add_completion=False, help=__doc__)
 
 
 @app.callback(invoke_without_command=True)
 def run(
     context: typer.Context,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Device = "cpu",
     index: Annotated[int | None, typer.Option(help="Which of several GPUs.")] = None,
-    seat: Annotated[str, typer.Option(help="This is the i-th of n processes on the device (`i/n`).")] = "1/1",
+    seat: Seat = "1/1",
     tasks: Annotated[str, typer.Option(help="Tasks of the catalogue (commas).")] = ",".join(TASKS),
     kernelbench: Annotated[
         Path | None, typer.Option(help="A copy of KernelBench; tasks come from it.")
@@ -363,9 +375,9 @@ def run(
     origins: Annotated[
         str, typer.Option(help="compiler, human, library, batch, both (commas).")
     ] = "compiler,human",
-    visible: Annotated[int, typer.Option(help="Visible shapes; 0 for as many as are drawn.")] = 2,
-    validation: Annotated[int, typer.Option(help="Validation shapes.")] = 3,
-    held_out: Annotated[int, typer.Option(help="Held-out shapes.")] = 5,
+    visible: Visible = 2,
+    validation: Validation = 3,
+    held_out: HeldOut = 5,
     adversarial: Annotated[int, typer.Option(help="Adversarial shapes; nothing is timed there.")] = 0,
     skip_own: Annotated[
         bool,
@@ -376,14 +388,13 @@ def run(
         str | None, typer.Option(help="default, strict or tf32, instead of the files'.")
     ] = None,
     model: Annotated[str, typer.Option(help="Of the batch.")] = "",
-    samples: Annotated[int, typer.Option(help="First attempts of the batch's model, a job.")] = 2,
-    rounds: Annotated[int, typer.Option(help="Rounds of search after them.")] = 0,
+    samples: Samples = 2,
+    rounds: Rounds = 0,
     usd_input: Annotated[float, typer.Option(help="US dollars per million tokens of prompts.")] = 0.0,
     usd_output: Annotated[float, typer.Option(help="US dollars per million tokens of answers.")] = 0.0,
-    answers: Annotated[Path | None, typer.Option(help="Answers of the batch, of all tasks.")] = None,
-    seconds_total: Annotated[float, typer.Option(help="Ends within so many seconds.")] = 1e9,
-    work: Annotated[Path, typer.Option(help="Folder of everything; the same one goes on.")] = ROOT
-    / "out/origins",
+    answers: Answers = None,
+    seconds_total: SecondsTotal = 1e9,
+    work: Work = ROOT / "out/origins",
 ) -> None:
     """Run jobs."""
     if context.invoked_subcommand is not None:

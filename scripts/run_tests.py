@@ -19,8 +19,8 @@ NOTHING = 5
 _FAILED = 1
 # What both parts print at their end; later arguments of the same name win.
 _ALWAYS = ["-m", "not slow", "--durations=25", "--durations-min=5"]
-# Files stay whole, since their fixtures are expensive. Three processes keep two cores busy, as tests wait for processes and times: 557 s
-# on two cores, where two took 620 s and four 594 s.
+# Files stay whole, since their fixtures are expensive. Tests wait for processes and for times, so three keep two cores busy: 557 s on two
+# cores, where four took 594 s, and two 618 s the day before.
 PARTS = {
     "together": ["-n", "3", "--dist", "loadfile", "--part=together"],
     "alone": ["--part=alone"],
