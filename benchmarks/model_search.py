@@ -44,6 +44,7 @@ from benchmarks.origins import (
     Answers,
     Device,
     HeldOut,
+    Index,
     Rounds,
     Runs,
     Samples,
@@ -273,6 +274,7 @@ app = typer.Typer(add_completion=False, help=__doc__)
 def run(
     model: Annotated[str, typer.Option(help="Name of the model, for the record.")],
     device: Device = "cpu",
+    index: Index = None,
     seat: Seat = "1/1",
     kernelbench: Annotated[Path | None, typer.Option(help="A copy of KernelBench.")] = None,
     tasks: Annotated[str, typer.Option(help="Only these, or those whose names begin so (commas).")] = "",
@@ -294,7 +296,7 @@ def run(
     sources = drawn(kernelbench, [name.strip() for name in tasks.split(",") if name.strip()], precision)
     counts = {"visible": visible, "validation": validation, "held_out": held_out, "adversarial": 0}
     settings = Settings(device, ("both",), counts, model=model, samples=samples, rounds=rounds)
-    work_through(Study, settings, sources, work, seat, ends_at, console, answers)
+    work_through(Study, settings, sources, work, seat, ends_at, console, answers, index)
     show(rows_in([work]), console)
 
 

@@ -344,6 +344,7 @@ def _apart(text: str) -> list[dict[str, Any]]:
 
 #: Options that studies share.
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Index = Annotated[int | None, typer.Option(help="Which of several GPUs.")]
 Seat = Annotated[str, typer.Option(help="This is the i-th of n processes on the device (`i/n`).")]
 Visible = Annotated[int, typer.Option(help="Visible shapes; 0 for as many as are drawn.")]
 Validation = Annotated[int, typer.Option(help="Validation shapes.")]
@@ -361,7 +362,7 @@ app = typer.Typer(add_completion=False, help=__doc__)
 def run(
     context: typer.Context,
     device: Device = "cpu",
-    index: Annotated[int | None, typer.Option(help="Which of several GPUs.")] = None,
+    index: Index = None,
     seat: Seat = "1/1",
     tasks: Annotated[str, typer.Option(help="Tasks of the catalogue (commas).")] = ",".join(TASKS),
     kernelbench: Annotated[
@@ -401,9 +402,6 @@ def run(
         return
     ends_at = time.monotonic() + seconds_total - 5.0
     console = Console(width=190)
-    if index is not None:
-        # Before anything asks CUDA or NVML: both the referee and the processes it starts go by this.
-        os.environ["CUDA_VISIBLE_DEVICES"] = nth_visible(index)
     chosen = tuple(name.strip() for name in origins.split(",") if name.strip())
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     unknown = [*(set(chosen) - set(ORIGINS))]
@@ -462,6 +460,9 @@ def work_through(
         answers: of requests of earlier runs.
         index: which of several GPUs.
     """
+    if index is not None:
+        # Before anything asks CUDA or NVML: both the referee and the processes it starts go by this.
+        os.environ["CUDA_VISIBLE_DEVICES"] = nth_visible(index)
     names = list(sources)
     work.mkdir(parents=True, exist_ok=True)
     work = work.resolve()  # the referee's processes run elsewhere
