@@ -84,6 +84,9 @@ def _is_first(one: Candidate) -> bool:
 class Study(Runs):
     """Jobs of which each arm's best candidate is judged in the end."""
 
+    def add_least(self, task: TaskSource, row: dict[str, Any]) -> None:
+        """Nothing: a profile at each held-out shape, for a figure that no table here shows."""
+
     def add_more(self, task: TaskSource, row: dict[str, Any], store: FolderStore) -> None:
         """Adds ``arms``, by name: label, sha256 and held-out figures of the chosen candidate, or None; and ``asked``."""
         row["asked"] = _asked(store)

@@ -29,7 +29,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -153,9 +153,9 @@ class Runs:
         """All jobs of a task that are not finished; ``first`` says which origin begins."""
         origins = self.settings.origins
         turn = first % len(origins)
-        known = {(row["task"], row["origin"]) for row in rows_in([self.work]) if row["state"] in FINAL}
+        known = {(row["task"], row["origin"]): row for row in rows_in([self.work])}
         for origin in (*origins[turn:], *origins[:turn]):
-            if (name, origin) not in known:
+            if self._can_go_on(known.get((name, origin)), name, origin):
                 task = with_precision(TaskSource(name, self.sources[name]), self.settings.precision)
                 row = self._job(task, origin)
                 self.rows.append(row)
@@ -182,8 +182,9 @@ class Runs:
             outcome = JobOutcome("error", None, f"{type(error).__name__}: {error}"[:500])
             self.referee.restart()
         row = row_of(task.name, origin, outcome, store)
+        row["answers_sha256"] = self._answers_sha256(task.name, origin)
         row["device_s"] += opening_s
-        self._add_least(task, row)
+        self.add_least(task, row)
         try:
             self.add_more(task, row, store)
         except EvaluatorError as error:
@@ -193,6 +194,16 @@ class Runs:
 
     def add_more(self, task: TaskSource, row: dict[str, Any], store: FolderStore) -> None:
         """For studies that ask more of a job that ran."""
+
+    def _can_go_on(self, row: Mapping[str, Any] | None, name: str, origin: str) -> bool:
+        if row is None or row["state"] != "waiting":
+            return row is None or row["state"] not in FINAL
+        return row.get("answers_sha256") != self._answers_sha256(name, origin)
+
+    def _answers_sha256(self, name: str, origin: str) -> str | None:
+        """Of the answers that a job has; one that waits goes on when there are others."""
+        path = self.work / "jobs" / f"{name}.{origin}" / "batch" / ANSWERS
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
     def _profile(self, text: str) -> dict[str, Any]:
         found = profile_task(self.referee, text, self.ceilings["rates"], device=self.settings.device)
@@ -248,7 +259,7 @@ class Runs:
         write_whole(path, {"task_sha256": digest, "shapes": shapes})
         return shapes
 
-    def _add_least(self, task: TaskSource, row: dict[str, Any]) -> None:
+    def add_least(self, task: TaskSource, row: dict[str, Any]) -> None:
         """What a call takes at least at the shapes of a row, as far as it can be found."""
         if not row["shapes"]:
             return

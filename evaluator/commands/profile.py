@@ -55,7 +55,7 @@ def profile(
         kind = pick(device)
         rates = measuring.ceilings(folder, kind)["rates"]
         with Referee(kind, minimum_tier=minimum_tier, work_dir=folder) as referee:
-            found = profile_task(referee, text, rates, device=kind, dims=_dims(dim or []))
+            found = profile_task(referee, text, rates, device=kind, dims=_dims(dim or []), counts=True)
     except EvaluatorError as error:
         errors.print(f"could not profile: {error}", markup=False)
         raise typer.Exit(2) from None

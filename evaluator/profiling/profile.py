@@ -37,6 +37,7 @@ def profile_task(
     device: str,
     dims: Mapping[str, Any] | None = None,
     deadline_s: float = DEADLINE_S,
+    counts: bool = False,
 ) -> Diagnosis:
     """What holds a task's reference back.
 
@@ -47,6 +48,7 @@ def profile_task(
         device: ``cpu`` or ``cuda``.
         dims: sizes that shall differ from the file's defaults.
         deadline_s: after which no further experiment begins.
+        counts: also run ncu, where it is; it keeps the device to itself for 10 s and more.
 
     Raises:
         ProfileFailed: the task does not run, or not in time, or its process answered nonsense.
@@ -70,7 +72,7 @@ def profile_task(
         found = diagnose(parse(times, compiling), rates, gpu=is_accelerator(device))
     except ValueError as error:
         raise ProfileFailed(f"the profile's process answered nonsense: {error}") from None
-    ncu = find_ncu() if is_accelerator(device) else None
+    ncu = find_ncu() if counts and is_accelerator(device) else None
     if ncu is None:
         return found
     with DeviceLock(str(uuid)).exclusive():

@@ -221,6 +221,7 @@ def test_every_origin_runs_a_whole_job_at_the_same_shapes_and_goes_on_where_it_w
     rows = run()
     assert {name: one["state"] for name, one in rows.items()}["batch"] == "waiting"
     assert rows["compiler"]["words"] == rows["human"]["words"] == {"accepted": 1}, rows
+    assert run() == {}  # without answers there is nothing to go on with
     requests = tmp_path / "jobs" / "row_sum.batch" / "batch" / "requests.jsonl"
     body = {"choices": [{"message": {"content": f"```python\n{CANDIDATE}```"}, "finish_reason": "stop"}]}
     body |= {"usage": {"prompt_tokens": 900, "completion_tokens": 100}}

@@ -97,7 +97,7 @@ def test_counters_are_read_where_ncu_is_or_it_is_said_why_not(
     core: RefereeCore, rates: dict[str, Any]
 ) -> None:
     text = catalog.load("softmax").source
-    found = profile_task(core, text, rates, device="cuda", dims={"rows": 8192, "cols": 4096})
+    found = profile_task(core, text, rates, device="cuda", dims={"rows": 8192, "cols": 4096}, counts=True)
     if find_ncu() is None:
         assert found.counters is None
         return
