@@ -18,15 +18,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from evaluator import allocator
 from evaluator.roles import interpreted, protocol
 from evaluator.sandbox import namespaces, syscalls
 from evaluator.sandbox.layout import Layout
 
 _MADV_COLLAPSE = 25
 _HUGE_PAGE_BYTES = 2 << 20
-_M_TRIM_THRESHOLD = -1
-_M_TOP_PAD = -2
-_M_MMAP_THRESHOLD = -3
+#: All outputs of a timed block stay alive. Without this each would be fresh memory, whose page faults take longer than many kernels
+#: (LayerNorm, ReLU and add of 1024 x 1024: 3.4 to 4.9 ms instead of 1.4 to 1.8). They also vary with the heap's state, and penalize
+#: modules with more allocations more than in a program that has run for a while. Both sides of a pair get the same settings.
+_KEPT_BYTES = 2 << 30
 
 
 def main(channel_descriptor: int, settings_json: str) -> None:
@@ -48,7 +50,7 @@ def main(channel_descriptor: int, settings_json: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if _is_gone(channel):
         return  # the referee was killed during the start; importing torch would outlive it by seconds
-    _quiet_allocator()
+    allocator.keep_freed_memory(_KEPT_BYTES)
     sys.path[:0] = settings["import_roots"]
     _preload(settings)
     channel.sendall(json.dumps({"ready": True, "pid": os.getpid()}).encode() + b"\n")
@@ -235,22 +237,6 @@ def _hash_triton() -> None:
     except ImportError:
         return  # another version keeps it elsewhere
     triton_key()
-
-
-def _quiet_allocator() -> None:
-    """Keeps freed memory in the heap, so that a timed call does not pay for page faults that the previous one
-    caused.
-
-    All outputs of a block stay alive. Without this each would be fresh memory, whose page faults take longer than
-    many kernels (LayerNorm, ReLU and add of 1024 x 1024: 3.4 to 4.9 ms instead of 1.4 to 1.8). They also vary with
-    the heap's state, and penalize modules with more allocations more than in a program that has run for a while.
-    Both sides of a pair get the same settings.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-        libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
-        libc.mallopt(_M_TOP_PAD, 64 << 20)
 
 
 def _become_child(request: dict[str, Any], descriptors: list[int], tier: str) -> None:
