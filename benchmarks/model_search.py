@@ -14,8 +14,8 @@ the model's, then rounds of search go on from all of them. `run` ends with reque
 The model's candidates may call the library, which prompts describe on a GPU, and its rounds go on from the best of all, so "model" is
 what a job with one brings beyond its own best library candidate; it is not a model without the library.
 
-When a job has ended, the best candidate of each arm is chosen by the validation shapes, where all arms were judged alike, and
-judged once at the held-out shapes by `confirm`. An arm without an accepted candidate counts as 1.0x: its user keeps the reference.
+When a job has ended, or with `--confirm` when it waits for answers, the best candidate of each arm is chosen by the validation shapes,
+where all arms were judged alike, and judged once at the held-out shapes by `confirm`. An arm without an accepted candidate counts as 1.0x: its user keeps the reference.
 """
 
 from __future__ import annotations
@@ -84,13 +84,19 @@ def _is_first(one: Candidate) -> bool:
 class Study(Runs):
     """Jobs of which each arm's best candidate is judged in the end."""
 
+    def can_go_on(self, row: Mapping[str, Any] | None, name: str, origin: str) -> bool:
+        """Also one that waits, if its arms are wanted."""
+        return super().can_go_on(row, name, origin) or (
+            self.settings.confirm and row is not None and row["state"] == "waiting" and "arms" not in row
+        )
+
     def add_least(self, task: TaskSource, row: dict[str, Any]) -> None:
         """Nothing: a profile at each held-out shape, for a figure that no table here shows."""
 
     def add_more(self, task: TaskSource, row: dict[str, Any], store: FolderStore) -> None:
         """Adds ``arms``, by name: label, sha256 and held-out figures of the chosen candidate, or None; and ``asked``."""
         row["asked"] = _asked(store)
-        if row["state"] not in FINAL:
+        if row["state"] not in FINAL and not (self.settings.confirm and row["state"] == "waiting"):
             return
         arms, judged = dict[str, Any](), dict[str, dict[str, Any]]()
         described = self.referee.describe(task)
@@ -232,7 +238,7 @@ def show(rows: Sequence[Mapping[str, Any]], console: Console) -> dict[str, Any]:
         "device_s": statistics.median(row["device_s"] for row in ended),
     }
     console.print(
-        f"{len(ended)} of {len(rows)} jobs ended; medians: {median['tokens']} tokens, {median['device_s']} s of the device",
+        f"{len(ended)} of {len(rows)} jobs judged at held-out shapes; medians: {median['tokens']} tokens, {median['device_s']} s of the device",
         highlight=False,
     )
     return {"arms": arms, "gains": gains, "medians": median}
@@ -289,6 +295,9 @@ def run(
     held_out: HeldOut = 3,
     samples: Samples = 2,
     rounds: Rounds = 4,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Judge the best so far at held-out shapes where a job waits.")
+    ] = False,
     answers: Answers = None,
     seconds_total: SecondsTotal = 1e9,
     work: Work = ROOT / "out/search",
@@ -298,7 +307,9 @@ def run(
     console = Console(width=190)
     sources = drawn(kernelbench, [name.strip() for name in tasks.split(",") if name.strip()], precision)
     counts = {"visible": visible, "validation": validation, "held_out": held_out, "adversarial": 0}
-    settings = Settings(device, ("both",), counts, model=model, samples=samples, rounds=rounds)
+    settings = Settings(
+        device, ("both",), counts, model=model, samples=samples, rounds=rounds, confirm=confirm
+    )
     work_through(Study, settings, sources, work, seat, ends_at, console, answers, index)
     show(rows_in([work]), console)
 

@@ -84,6 +84,7 @@ class Settings:
         rounds: of search after the first attempts.
         usd_per_million: prices of the batch's tokens, input and output.
         skip_own: leave out the first shape of each split, the module's own size.
+        confirm: of `benchmarks.model_search`: judge the best so far at held-out shapes where a job waits for answers.
     """
 
     device: str
@@ -96,6 +97,7 @@ class Settings:
     rounds: int = 0
     usd_per_million: tuple[float, float] = (0.0, 0.0)
     skip_own: bool = False
+    confirm: bool = False
 
 
 class Runs:
@@ -155,7 +157,7 @@ class Runs:
         turn = first % len(origins)
         known = {(row["task"], row["origin"]): row for row in rows_in([self.work])}
         for origin in (*origins[turn:], *origins[:turn]):
-            if self._can_go_on(known.get((name, origin)), name, origin):
+            if self.can_go_on(known.get((name, origin)), name, origin):
                 task = with_precision(TaskSource(name, self.sources[name]), self.settings.precision)
                 row = self._job(task, origin)
                 self.rows.append(row)
@@ -195,7 +197,8 @@ class Runs:
     def add_more(self, task: TaskSource, row: dict[str, Any], store: FolderStore) -> None:
         """For studies that ask more of a job that ran."""
 
-    def _can_go_on(self, row: Mapping[str, Any] | None, name: str, origin: str) -> bool:
+    def can_go_on(self, row: Mapping[str, Any] | None, name: str, origin: str) -> bool:
+        """Whether there is something to do for a job with this newest row; one that waits needs other answers than it had."""
         if row is None or row["state"] != "waiting":
             return row is None or row["state"] not in FINAL
         return row.get("answers_sha256") != self._answers_sha256(name, origin)

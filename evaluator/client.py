@@ -263,7 +263,8 @@ class Referee:
     ) -> ToolResult:
         """Runs trusted ``program`` beside untrusted ``files`` in a disposable sandboxed process.
 
-        With ``timed``, no other referee times on the device meanwhile.
+        With ``timed``, the program has two functions: `prepare`, in whose pauses other referees time, and `main`, during which none
+        does.
         """
         answer = self._call(
             {

@@ -25,8 +25,10 @@ PROGRAM = Path(__file__).parent / "sandboxed" / "tune_program.py"
 FULL_S = 0.25
 """Seconds of one full-length timing per shape: medians of two runs then differ by less than 1 % on a quiet machine."""
 MOST_SHAPES = 4
-DEADLINE_S = 180.0
-"""Seconds for the successive halving, including compilation; the fastest setting so far is taken."""
+PREPARE_S = 120.0
+"""Seconds in which settings are compiled, one after the other; those that are not compiled by then are not tried."""
+DEADLINE_S = 60.0
+"""Seconds for the successive halving, during which nothing else may use the device; the fastest setting so far is taken."""
 _GRACE_S = 60.0
 #: Maximum number of settings judged; the next one is tried only if the referee rejects the previous one.
 _TRIES = 2
@@ -100,6 +102,7 @@ def _search(context: ProposalContext, parent: Candidate, settings: list[Any]) ->
     request = {
         "device": context.device,
         "full_s": FULL_S,
+        "prepare_s": PREPARE_S,
         "deadline_s": DEADLINE_S,
         "shapes": _shapes(context, parent),
         "variants": variants,
@@ -112,7 +115,7 @@ def _search(context: ProposalContext, parent: Candidate, settings: list[Any]) ->
     result = context.referee.run_tool(
         PROGRAM.read_text(),
         files,
-        deadline_s=DEADLINE_S + _GRACE_S,
+        deadline_s=max(PREPARE_S, DEADLINE_S) + _GRACE_S,
         device=is_accelerator(context.device),
         timed=True,
     )

@@ -13,30 +13,36 @@ from typing import Any
 MAX_OUTPUT_FILES = 64
 
 
+#: Of a program that was prepared: its globals.
+_prepared: dict[str, Any] = {}
+
+
 def run(request: dict[str, Any], descriptors: list[int]) -> bytes:
     """Runs ``program`` as ``__main__`` in a folder that holds ``files``. What it wrote under ``out`` is returned.
 
     The first descriptor carries the program and the files as JSON, the second takes the outputs, one after the
-    other.
+    other. With the stage "prepare" the program is run as a module and its `prepare` called, with the stage "main", in another
+    request to the same process, its `main`.
     """
-    with os.fdopen(descriptors[0], "rb") as file:
-        file.seek(0)
-        given = json.loads(file.read())
-    folder = os.path.join(os.environ["TMPDIR"], "tool")
-    os.makedirs(os.path.join(folder, "out"))
-    os.chdir(folder)
-    for name, text in given["files"].items():
-        with open(os.path.join(folder, os.path.basename(name)), "w", encoding="utf-8") as handle:
-            handle.write(text)
-    program = os.path.join(folder, "_program.py")
-    with open(program, "w", encoding="utf-8") as handle:
-        handle.write(given["program"])
-    sys.path.insert(0, folder)
-    sys.argv = [program]
+    stage = request.get("stage")
     exit_code = 0
-    scope = {"__name__": "__main__", "__file__": program, "__builtins__": __builtins__}
     try:
-        exec(compile(given["program"], program, "exec"), scope)
+        if stage == "main":
+            os.close(descriptors[0])
+            _prepared["main"]()
+        else:
+            program = _placed(descriptors[0])
+            scope = {
+                "__name__": "_program" if stage else "__main__",
+                "__file__": program,
+                "__builtins__": __builtins__,
+            }
+            with open(program, encoding="utf-8") as file:
+                text = file.read()
+            exec(compile(text, program, "exec"), scope)
+            if stage:
+                _prepared.update(scope)
+                _prepared["prepare"]()
     except SystemExit as leaving:
         exit_code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException:
@@ -52,6 +58,25 @@ def run(request: dict[str, Any], descriptors: list[int]) -> bytes:
             sink.write(data)
             written.append([name, len(data)])
     return json.dumps({"exit": exit_code, "outputs": written}).encode()
+
+
+def _placed(descriptor: int) -> str:
+    """Path of the program, in a new folder with the files, which becomes the current one."""
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        given = json.loads(file.read())
+    folder = os.path.join(os.environ["TMPDIR"], "tool")
+    os.makedirs(os.path.join(folder, "out"))
+    os.chdir(folder)
+    for name, text in given["files"].items():
+        with open(os.path.join(folder, os.path.basename(name)), "w", encoding="utf-8") as handle:
+            handle.write(text)
+    program = os.path.join(folder, "_program.py")
+    with open(program, "w", encoding="utf-8") as handle:
+        handle.write(given["program"])
+    sys.path.insert(0, folder)
+    sys.argv = [program]
+    return program
 
 
 def probe(request: dict[str, Any], descriptors: list[int]) -> bytes:

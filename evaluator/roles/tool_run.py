@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -58,6 +59,7 @@ def run_tool(
     files: Mapping[str, str],
     deadline_s: float,
     max_bytes: int = _MAX_TOOL_BYTES,
+    stages: Sequence[tuple[str | None, AbstractContextManager[object]]] = ((None, nullcontext()),),
 ) -> ToolResult:
     """Runs ``program`` in a process of the role ``tool`` and ends that process.
 
@@ -65,16 +67,25 @@ def run_tool(
         process: fresh, of the role ``tool``.
         program: trusted Python source.
         files: untrusted files beside it.
-        deadline_s: seconds after which it is killed.
+        deadline_s: seconds of each stage, after which it is killed.
         max_bytes: limit for all its outputs together; the rest is left out.
+        stages: "prepare" and "main", which call the program's functions of these names, each with what holds meanwhile. One without a
+            name runs all of it.
     """
-    text = sealed_text(json.dumps({"program": program, "files": dict(files)}).encode("utf-8", "replace"))
+    given = json.dumps({"program": program, "files": dict(files)}).encode("utf-8", "replace")
+    text = sealed_text(given)
     with tempfile.TemporaryFile() as sink:
         try:
-            answer = process.request_json(protocol.TOOL, {}, deadline_s, (text, sink.fileno()))
+            for stage, holding in stages:
+                with holding:
+                    answer = process.request_json(
+                        protocol.TOOL, {"stage": stage}, deadline_s, (text, sink.fileno())
+                    )
+                code = answer.get("exit")
+                exit_code = code if isinstance(code, int) else 1
+                if exit_code != 0:
+                    break
             outputs = _outputs(answer.get("outputs"), sink, max_bytes)
-            code = answer.get("exit")
-            exit_code = code if isinstance(code, int) else 1
             process.close()
             status = "ok" if exit_code == 0 else "error"
             return ToolResult(status, exit_code, process.drain.text(), "", outputs)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -218,3 +221,45 @@ def test_replays_of_a_graph_are_timed_in_every_pair(tmp_path: Path) -> None:
         assert len(figure(todo.captured).pairs) >= LEAST
     finally:
         core.close()
+
+
+def test_a_timed_tool_prepares_while_others_time_and_has_the_device_to_itself_later(
+    core: RefereeCore,
+) -> None:
+    """Compiling a tuner's settings takes minutes."""
+    program = """
+import json, time
+def prepare():
+    global began_s, ended_s
+    began_s = time.monotonic()
+    while time.monotonic() - began_s < 3.0:
+        time.sleep(0.05)
+    ended_s = time.monotonic()
+def main():
+    main_s = time.monotonic()
+    time.sleep(1.0)
+    with open("out/times.json", "w") as file:
+        json.dump([began_s, ended_s, main_s, time.monotonic()], file)
+"""
+    held: list[tuple[float, float]] = []
+    ends = threading.Event()
+
+    def others() -> None:
+        while not ends.is_set():
+            with core.fleet.device_lock.exclusive():
+                began_s = time.monotonic()
+                time.sleep(0.2)
+                held.append((began_s, time.monotonic()))
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=others)
+    thread.start()
+    try:
+        result = core.run_tool(program, {}, deadline_s=60.0, timed=True)
+    finally:
+        ends.set()
+        thread.join()
+    assert result.status == "ok", result
+    began_s, ended_s, main_s, end_s = json.loads(result.outputs["times.json"])
+    assert any(began_s < one[0] and one[1] < ended_s for one in held), "nothing was timed during preparation"
+    assert all(one[1] < main_s or one[0] > end_s for one in held), "something was timed beside it"

@@ -4,8 +4,9 @@ It runs as `__main__` in a disposable sandboxed process whose folder contains `t
 untrusted text) and `tuning.py` (trusted). It writes `out/tuned.json`. The candidate shares the process and could write that
 file itself, but the answer only selects which of *its own* settings the referee judges, like any other candidate.
 
-Each setting's file is executed once and kept. Its result is compared with that of the candidate's own setting, with a loose
-tolerance: a setting that computes something else is not worth timing.
+`prepare` executes each setting's file once, with the compilation of its kernels at its first call, and compares its result with that
+of the candidate's own setting, with a loose tolerance: a setting that computes something else is not worth timing. `main` times
+those that are ready, while nothing else may use the device.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ def call(function: Any, dims: Mapping[str, Any]) -> Any:
     return function(**{name: value for name, value in dims.items() if name in wanted})
 
 
+bench: Bench
+
+
 class Bench:
     """Shapes with their inputs, and the modules of the requested settings."""
 
@@ -64,7 +68,7 @@ class Bench:
         self.variants = {json.dumps(one["setting"], sort_keys=True): one for one in request["variants"]}
         self.task = load("task", Path("task.py").read_text())
         self.shapes = [self.prepared(dims) for dims in request["shapes"]]
-        self.modules: dict[str, list[Any] | None] = {}
+        self.modules: dict[str, list[Any]] = {}
         self.expected: list[Any] | None = None
         self.failures: dict[str, str] = {}
 
@@ -80,16 +84,19 @@ class Bench:
         ]
         return reference, arguments, inputs
 
+    def prepare(self, until_s: float) -> None:
+        """Loads settings' files in their order, the candidate's own first, and calls them, until a monotonic time."""
+        for number, (key, variant) in enumerate(self.variants.items()):
+            if number and time.monotonic() > until_s:
+                return
+            try:
+                self.modules[key] = self.working(variant["source"], number)
+            except Exception as error:
+                self.failures[key] = f"{type(error).__name__}: {error}"[:300]
+
     def objective(self, setting: Mapping[str, Any], share: float) -> float | None:
         """Microseconds per call, geometric mean over the shapes; None if the setting does not work."""
-        key = json.dumps(setting, sort_keys=True)
-        if key not in self.modules:
-            try:
-                self.modules[key] = self.working(self.variants[key]["source"], len(self.modules))
-            except Exception as error:
-                self.modules[key] = None
-                self.failures[key] = f"{type(error).__name__}: {error}"[:300]
-        modules = self.modules[key]
+        modules = self.modules.get(json.dumps(setting, sort_keys=True))
         if modules is None:
             return None
         logs = [
@@ -143,14 +150,22 @@ class Bench:
         return time.perf_counter() - began_s
 
 
-def main() -> None:
+def prepare() -> None:
+    global bench
     request = json.loads(Path("request.json").read_text())
     stand_in()
-    until_s = time.monotonic() + request["deadline_s"]
+    until_s = time.monotonic() + request["prepare_s"]
     with torch.inference_mode():
         bench = Bench(request)
+        bench.prepare(until_s)
+
+
+def main() -> None:
+    request = json.loads(Path("request.json").read_text())
+    until_s = time.monotonic() + request["deadline_s"]
+    with torch.inference_mode():
         tuned = halve(
-            [one["setting"] for one in request["variants"]],
+            [one["setting"] for key, one in bench.variants.items() if key in bench.modules],
             bench.objective,
             keep=lambda: time.monotonic() < until_s,
         )
@@ -167,6 +182,3 @@ def main() -> None:
     }
     Path("out").mkdir(exist_ok=True)
     Path("out/tuned.json").write_text(json.dumps(answer))
-
-
-main()

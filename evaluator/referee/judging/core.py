@@ -7,7 +7,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from evaluator.referee.lint.run import lint, refusal
 from evaluator.referee.processes.fleet import Fleet
 from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.description import describe
+from evaluator.referee.session.device_sharing import lent
 from evaluator.referee.session.task_memory import MoreMemoryNeeded
 from evaluator.referee.session.task_session import Progress, TaskSession
 from evaluator.request import Request
@@ -401,10 +402,17 @@ class RefereeCore:
     ) -> ToolResult:
         """Runs a trusted program beside untrusted files in a disposable process.
 
-        With ``timed``, nothing else is timed.
+        With ``timed``, the program has two functions: `prepare`, in whose pauses others time, and `main`, during which nothing else is
+        timed. Each has ``deadline_s``.
         """
-        with self.fleet.device_lock.exclusive() if timed else nullcontext():
-            return run_tool(self.fleet.tool(memory_bytes, device=device), program, files, deadline_s)
+        process = self.fleet.tool(memory_bytes, device=device)
+        if not timed:
+            return run_tool(process, program, files, deadline_s)
+        stages = (
+            ("prepare", lent(self.fleet, process)),
+            ("main", self.fleet.device_lock.exclusive()),
+        )
+        return run_tool(process, program, files, deadline_s, stages=stages)
 
     def close(self) -> None:
         """Ends every process."""

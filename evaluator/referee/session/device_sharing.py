@@ -8,6 +8,8 @@ device, and stops all its processes, even in the middle of a call. That time doe
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from evaluator.referee.processes.fleet import Fleet
 from evaluator.referee.session.candidate import CandidateRun
@@ -21,47 +23,24 @@ from evaluator.timing.exclusive import Hold
 _IDLE_SECONDS, _RETRY_SECONDS = 0.5, 5.0
 
 
-class DeviceSharing:
-    """Pauses one evaluation, as long as it holds the device's lock.
+class ProcessSharing:
+    """Pauses a process, as long as the device's lock is held for it.
 
     Args:
         fleet: of the referee.
         hold: the lock, held shared; None if it is held exclusively, or if processes run that cannot be stopped
             here.
-        reference: the reference's process.
-        candidate: of the evaluation.
-        control: of the evaluation; it is prepared during the checks.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        hold: Hold | None,
-        reference: RoleProcess,
-        candidate: CandidateRun,
-        control: Control,
-    ) -> None:
+    def __init__(self, fleet: Fleet, hold: Hold | None) -> None:
         self._fleet = fleet
         self._hold = hold
-        self._reference = reference
-        self._candidate = candidate
-        self._control = control
         self._not_before = 0.0
 
     @property
     def shares(self) -> bool:
         """Whether others may use the device between steps."""
         return self._hold is not None
-
-    def between_steps(self) -> None:
-        """Called between two steps, when no answer is awaited."""
-        if self._hold is None or not self._hold.wanted():
-            return
-        with self._control.paused():
-            self._stop_computing()
-            if self._candidate.process is not None:
-                self._candidate.process.stop_others()
-            self._hold.give_way()
 
     def while_waiting(self, waited_for: RoleProcess) -> float:
         """Called repeatedly while a process computes its answer.
@@ -70,7 +49,7 @@ class DeviceSharing:
         """
         if self._hold is None or time.monotonic() < self._not_before or not self._hold.wanted():
             return 0.0
-        with self._control.paused():
+        with self._paused():
             began = time.monotonic()
             waited_for.freeze()
             self._stop_computing()
@@ -90,7 +69,61 @@ class DeviceSharing:
                 self._not_before = now + _RETRY_SECONDS
             return now - began if is_idle else 0.0
 
+    def _paused(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def _stop_computing(self) -> None:
+        """Stops other processes that may use the device."""
+
+
+class DeviceSharing(ProcessSharing):
+    """Pauses one evaluation, as long as it holds the device's lock.
+
+    Args:
+        fleet, hold: see `ProcessSharing`.
+        reference: the reference's process.
+        candidate: of the evaluation.
+        control: of the evaluation; it is prepared during the checks.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        hold: Hold | None,
+        reference: RoleProcess,
+        candidate: CandidateRun,
+        control: Control,
+    ) -> None:
+        super().__init__(fleet, hold)
+        self._reference = reference
+        self._candidate = candidate
+        self._control = control
+
+    def between_steps(self) -> None:
+        """Called between two steps, when no answer is awaited."""
+        if self._hold is None or not self._hold.wanted():
+            return
+        with self._control.paused():
+            self._stop_computing()
+            if self._candidate.process is not None:
+                self._candidate.process.stop_others()
+            self._hold.give_way()
+
+    def _paused(self) -> AbstractContextManager[object]:
+        return self._control.paused()
+
     def _stop_computing(self) -> None:
         for process in (self._candidate.process, self._reference):
             if process is not None:
                 process.freeze()
+
+
+@contextmanager
+def lent(fleet: Fleet, process: RoleProcess) -> Iterator[None]:
+    """Brackets the use of the device by a single process, which is stopped while others time."""
+    with fleet.device_lock.shared() as hold:
+        process.meanwhile = ProcessSharing(fleet, hold).while_waiting
+        try:
+            yield
+        finally:
+            process.meanwhile = None
