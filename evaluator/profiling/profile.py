@@ -61,9 +61,7 @@ def profile_task(
         "flush_bytes": _FLUSH_CACHES * int(rates["cache_bytes"]),
         "deadline_s": deadline_s,
     }
-    uuid = open_device(device).facts()["gpu_uuid"]
-    with DeviceLock(str(uuid or "cpu")).exclusive():
-        times = _run(tools, text, {**request, "part": "times"})
+    times = _run(tools, text, {**request, "part": "times"}, timed=True)
     try:
         compiling = _run(tools, text, {**request, "part": "breaks"})
     except ProfileFailed as failure:
@@ -75,7 +73,7 @@ def profile_task(
     ncu = find_ncu() if counts and is_accelerator(device) else None
     if ncu is None:
         return found
-    with DeviceLock(str(uuid)).exclusive():
+    with DeviceLock(str(open_device(device).facts()["gpu_uuid"])).exclusive():
         return replace(found, counters=count(tools, text, ncu, device=device, dims=chosen))
 
 
@@ -92,7 +90,7 @@ def _plain(dims: Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def _run(tools: RunsTools, text: str, request: dict[str, Any]) -> Any:
+def _run(tools: RunsTools, text: str, request: dict[str, Any], *, timed: bool = False) -> Any:
     """The answer of a disposable process, which may hold anything."""
     gpu, deadline_s = is_accelerator(request["device"]), request["deadline_s"] + _GRACE_S
     result = tools.run_tool(
@@ -101,6 +99,7 @@ def _run(tools: RunsTools, text: str, request: dict[str, Any]) -> Any:
         deadline_s=deadline_s,
         memory_bytes=None if gpu else _MEMORY_BYTES,
         device=gpu,
+        timed=timed,
     )
     if result.status == "timeout":
         raise ProfileFailed(f"the task did not get through its experiments in {deadline_s:.0f} s")

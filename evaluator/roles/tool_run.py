@@ -48,6 +48,7 @@ class RunsTools(Protocol):
         deadline_s: float,
         memory_bytes: int | None = ...,
         device: bool = ...,
+        timed: bool = ...,
     ) -> ToolResult:
         """See :meth:`evaluator.client.Referee.run_tool`."""
         ...
