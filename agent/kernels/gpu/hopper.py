@@ -47,16 +47,26 @@ def _barriers(STAGES: gl.constexpr):
 
 
 @gluon.jit
-def _load_tiles(a_tiles, b_tiles, a_parts, b_parts, full, empty, batches, m, n, ks,
+def _steps_of(result, batches, ks, per, PIECES: gl.constexpr):
+    """Batch of a result, and the steps of its cut of k: all in wide tiles, whose registers are needed elsewhere."""
+    if PIECES == 4:
+        return result, 0, gl.cdiv(ks, STEP)
+    first = result // batches * per
+    return result % batches, first, gl.minimum(first + per, gl.cdiv(ks, STEP))
+
+
+@gluon.jit
+def _load_tiles(a_tiles, b_tiles, a_parts, b_parts, full, empty, batches, m, n, ks, cuts, per,
                 PIECES: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
     """What `_multiply_tiles` multiplies, stage by stage; low parts lie below all high ones."""
     m_tiles, n_tiles = gl.cdiv(m, PIECES * GROUP_ROWS), gl.cdiv(n, COLS)
     a_rows, b_rows = batches * m, batches * n
     count = 0
-    for tile in range(gl.program_id(0), batches * m_tiles * n_tiles, gl.num_programs(0)):
-        batch, m_tile, n_tile = tile_of(tile, m_tiles, n_tiles, GROUP)
+    for tile in range(gl.program_id(0), cuts * batches * m_tiles * n_tiles, gl.num_programs(0)):
+        result, m_tile, n_tile = tile_of(tile, m_tiles, n_tiles, GROUP)
+        batch, first, last = _steps_of(result, batches, ks, per, PIECES)
         a_row, b_row = batch * m + m_tile * PIECES * GROUP_ROWS, batch * n + n_tile * COLS
-        for step in range(gl.cdiv(ks, STEP)):
+        for step in range(first, last):
             stage = count % STAGES
             mbarrier.wait(empty.index(stage), ((count // STAGES) & 1) ^ 1)
             there = full.index(stage)
@@ -91,25 +101,29 @@ def _scales(a_at, b_at, layout: gl.constexpr):
 
 @gluon.jit
 def _multiply_tiles(WHICH: gl.constexpr, a_parts, b_parts, full, empty, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks,
-                    alpha, beta, out_batch, out_row, out_col, bias_batch, bias_row, bias_col, HAS_BIAS: gl.constexpr,
+                    cuts, per, alpha, beta, out_batch, out_row, out_col, bias_batch, bias_row, bias_col, HAS_BIAS: gl.constexpr,
                     PIECES: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
-    """One group's half of the rows of each tile; with four pieces of rows it has two, of which one's sums are in registers at a time."""
+    """One group's half of the rows of each tile; with four pieces of rows it has two, of which one's sums are in registers at a time.
+
+    The results of a cut of k lie behind those of the one before, for all batches.
+    """
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLS, 16])
     m_tiles, n_tiles = gl.cdiv(m, PIECES * GROUP_ROWS), gl.cdiv(n, COLS)
     a_pitch, b_pitch = scale_pitch(m), scale_pitch(n)
-    first: gl.constexpr = WHICH * (PIECES // 2)
+    piece: gl.constexpr = WHICH * (PIECES // 2)
     sums = gl.zeros([GROUP_ROWS, COLS], gl.float32, layout)
     count = 0
-    for tile in range(gl.program_id(0), batches * m_tiles * n_tiles, gl.num_programs(0)):
-        batch, m_tile, n_tile = tile_of(tile, m_tiles, n_tiles, GROUP)
-        from_row, from_col = (m_tile * PIECES + first) * GROUP_ROWS, n_tile * COLS
+    for tile in range(gl.program_id(0), cuts * batches * m_tiles * n_tiles, gl.num_programs(0)):
+        result, m_tile, n_tile = tile_of(tile, m_tiles, n_tiles, GROUP)
+        batch, first, last = _steps_of(result, batches, ks, per, PIECES)
+        from_row, from_col = (m_tile * PIECES + piece) * GROUP_ROWS, n_tile * COLS
         total = gl.zeros([GROUP_ROWS, COLS], gl.float32, layout)
         more = gl.zeros([GROUP_ROWS, COLS], gl.float32, layout)
-        for step in range(gl.cdiv(ks, STEP)):
+        for step in range(first, last):
             stage, row = count % STAGES, batch + step * STEP // BLOCK * batches
             a_at, b_at = a_scale_ptr + (row * a_pitch + from_row), b_scale_ptr + (row * b_pitch + from_col)
             mbarrier.wait(full.index(stage), (count // STAGES) & 1)
-            at = (stage * PIECES + first) * 2
+            at = (stage * PIECES + piece) * 2
             sums = _sums(a_parts.index(at), a_parts.index(at + 1), b_parts, stage, sums)
             if PIECES == 4:
                 total += sums * _scales(a_at, b_at, layout)
@@ -123,10 +137,10 @@ def _multiply_tiles(WHICH: gl.constexpr, a_parts, b_parts, full, empty, a_scale_
             count += 1
         row = from_row + gl.arange(0, GROUP_ROWS, gl.SliceLayout(1, layout))
         col = from_col + gl.arange(0, COLS, gl.SliceLayout(0, layout))
-        _write(total, batch, row, col, bias_ptr, out_ptr, m, n, alpha, beta, out_batch, out_row, out_col,
+        _write(total, result, row, col, bias_ptr, out_ptr, m, n, alpha, beta, out_batch, out_row, out_col,
                bias_batch, bias_row, bias_col, HAS_BIAS)  # fmt: skip
         if PIECES == 4:
-            _write(more, batch, row + GROUP_ROWS, col, bias_ptr, out_ptr, m, n, alpha, beta, out_batch, out_row, out_col,
+            _write(more, result, row + GROUP_ROWS, col, bias_ptr, out_ptr, m, n, alpha, beta, out_batch, out_row, out_col,
                    bias_batch, bias_row, bias_col, HAS_BIAS)  # fmt: skip
 
 
@@ -143,8 +157,8 @@ def _write(total, batch, row, col, bias_ptr, out_ptr, m, n, alpha, beta, out_bat
     gl.store(out_ptr + batch * out_batch + row[:, None] * out_row + col[None, :] * out_col, total, mask=there)
 
 
-@gluon.jit(do_not_specialize=["batches", "m", "n", "ks"])
-def _multiply_hopper(a_tiles, b_tiles, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks, alpha, beta,
+@gluon.jit(do_not_specialize=["batches", "m", "n", "ks", "cuts", "per"])
+def _multiply_hopper(a_tiles, b_tiles, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks, cuts, per, alpha, beta,
                      out_batch, out_row, out_col, bias_batch, bias_row, bias_col, HAS_BIAS: gl.constexpr,
                      PIECES: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
     """Tiles of 64 times PIECES (2 or 4) rows and 128 columns."""
@@ -154,12 +168,12 @@ def _multiply_hopper(a_tiles, b_tiles, a_scale_ptr, b_scale_ptr, bias_ptr, out_p
     gl.warp_specialize(
         [
             (_multiply_tiles, (0, a_parts, b_parts, full, empty, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks,
-                               alpha, beta, out_batch, out_row, out_col, bias_batch, bias_row, bias_col, HAS_BIAS,
+                               cuts, per, alpha, beta, out_batch, out_row, out_col, bias_batch, bias_row, bias_col, HAS_BIAS,
                                PIECES, STAGES, BLOCK, GROUP)),
             (_multiply_tiles, (1, a_parts, b_parts, full, empty, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks,
-                               alpha, beta, out_batch, out_row, out_col, bias_batch, bias_row, bias_col, HAS_BIAS,
+                               cuts, per, alpha, beta, out_batch, out_row, out_col, bias_batch, bias_row, bias_col, HAS_BIAS,
                                PIECES, STAGES, BLOCK, GROUP)),
-            (_load_tiles, (a_tiles, b_tiles, a_parts, b_parts, full, empty, batches, m, n, ks, PIECES, STAGES, GROUP)),
+            (_load_tiles, (a_tiles, b_tiles, a_parts, b_parts, full, empty, batches, m, n, ks, cuts, per, PIECES, STAGES, GROUP)),
         ],
         [4, 1], [240, 24],
     )  # fmt: skip
@@ -250,23 +264,42 @@ def _tiles(parts, rows):
     return GluonDescriptor.from_tensor(parts.halves, [rows, STEP_K], HALF_TILES)
 
 
-def multiply_hopper(left, right, bias, out, sizes, alpha, beta, has_bias, units):
+@functools.lru_cache(4096)
+def cut_hopper(batches, m, n, ks, units):
+    """Of `multiply_hopper`: pieces of 64 rows in a tile, how many tiles there are, in how many cuts of k, and each cut's steps.
+
+    Whole rounds of tiles; the last of a short sum is written while nothing is multiplied, and a wide one takes longer. Where tiles are
+    few, k is cut: a step of all units takes 1.3 us, and so do 4 MB of sums that are written and read again.
+    """
+    across, steps = batches * -(-n // COLS.value), -(-ks // STEP_K)
+    wide, narrow = across * -(-m // 256), across * -(-m // 128)
+    if -(-wide // units) * 2 <= -(-narrow // units) * (1.05 if ks >= 2048 else 0.95):
+        return 4, wide, 1, steps
+    most = 1 if batches > 1 else max(1, min(64, steps // 16))
+
+    def cost(cuts):
+        sums = 0 if cuts == 1 else 8 + (2 * cuts + 1) * 4 * m * n / 4e6
+        return -(-narrow * cuts // units) * (-(-steps // cuts) + 4) + sums
+
+    per = -(-steps // min(range(1, most + 1), key=cost))
+    return 2, narrow, -(-steps // per), per
+
+
+def multiply_hopper(left, right, bias, out, sizes, cut, alpha, beta, has_bias, units):
     """out = alpha * the product of two operands' `Parts` + beta * bias.
 
     Args:
         bias: as large as out.
+        out: (batches, m, n), or without alpha and bias (cuts, m, n), whose sum over cuts is the product.
         sizes: batches, m, n, ks.
+        cut: of `cut_hopper`.
         units: multiprocessors.
     """
-    batches, m, n, ks = sizes
-    across = batches * -(-n // COLS.value)
-    wide, narrow = across * -(-m // 256), across * -(-m // 128)
-    # Whole rounds of tiles; the last of a short sum is written while nothing is multiplied, and a wide one takes longer.
-    pieces = 4 if -(-wide // units) * 2 <= -(-narrow // units) * (1.05 if ks >= 2048 else 0.95) else 2
+    pieces, tiles, cuts, per = cut
     launch(
-        _multiply_hopper, (min(wide if pieces == 4 else narrow, units),),
+        _multiply_hopper, (min(tiles * cuts, units),),
         (_tiles(left, 64), _tiles(right, 128), left.scale, right.scale, bias, out),
-        (*sizes, alpha, beta, *out.stride(), *bias.stride()),
+        (*sizes, cuts, per, alpha, beta, *out.stride(), *bias.stride()),
         HAS_BIAS=has_bias, PIECES=pieces, STAGES=2 if pieces == 4 else 3, BLOCK=BLOCK_K, GROUP=8, num_warps=4,
     )  # fmt: skip
 
@@ -279,7 +312,7 @@ def few_cut_hopper(m, n, ks, units):
     """
     rows = max(16, min(128, triton.next_power_of_2(m)))
     tiles, steps = -(-m // rows) * -(-n // COLS.value), -(-ks // STEP_K)
-    splits = range(1, max(1, min(16, steps // 8)) + 1)
+    splits = range(1, max(1, min(64, steps // 8)) + 1)
     _, per = min((-(-tiles * each // units) * (-(-steps // each) + 4), -(-steps // each)) for each in splits)
     return rows, tiles, -(-steps // per), per
 

@@ -16,7 +16,13 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from agent.kernels.gpu.hopper import few_cut_hopper, multiply_few_hopper, multiply_hopper, on_hopper
+from agent.kernels.gpu.hopper import (
+    cut_hopper,
+    few_cut_hopper,
+    multiply_few_hopper,
+    multiply_hopper,
+    on_hopper,
+)
 from agent.kernels.gpu.launching import launch, repeated
 from agent.kernels.gpu.parts import (
     BLOCK_K,
@@ -182,11 +188,14 @@ def _add_parts(parts_ptr, bias_ptr, out_ptr, parts, m, n, alpha, beta, out_row, 
 @triton.jit(do_not_specialize=["m", "n", "ks", "a_blocks", "b_blocks"])
 def _mend(a_ptr, b_ptr, p1, p2, p3, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, m, n, ks, a_blocks, b_blocks, alpha, beta, a_batch, a_row, a_k,
           b_batch, b_k, b_col, out_batch, out_row, out_col, bias_batch, bias_row, bias_col,
-          UNPACK: tl.constexpr, PARTS: tl.constexpr, HAS_BIAS: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr):  # fmt: skip
-    """Computes tiles with rows or columns without a scale again, by float32 multiply-adds."""
+          UNPACK: tl.constexpr, PARTS: tl.constexpr, HAS_BIAS: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
+          AT_ONCE: tl.constexpr):  # fmt: skip
+    """Computes tiles with rows or columns without a scale again, by float32 multiply-adds; AT_ONCE blocks of scales are read together."""
     batch, batches = tl.program_id(2).to(tl.int64), tl.num_programs(2)
-    misfits = has_misfits(a_scale_ptr, a_blocks, batches, batch, tl.program_id(0) * TILE, m, TILE, 16)
-    if misfits | has_misfits(b_scale_ptr, b_blocks, batches, batch, tl.program_id(1) * TILE, n, TILE, 16):
+    misfits = has_misfits(a_scale_ptr, a_blocks, batches, batch, tl.program_id(0) * TILE, m, TILE, AT_ONCE)
+    if misfits | has_misfits(
+        b_scale_ptr, b_blocks, batches, batch, tl.program_id(1) * TILE, n, TILE, AT_ONCE
+    ):
         for part_m in range(0, TILE, PART):
             for part_n in range(0, TILE, PART):
                 row = (tl.program_id(0) * TILE + part_m + tl.arange(0, PART)).to(tl.int64)
@@ -235,7 +244,13 @@ def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
     bias_view, units = out if bias is None else bias.expand(out.shape), processors(a.device)
     sizes, is_one = (batches, m, n, ks), ks <= STEP_K
     if on_hopper(a.device) and not is_one:
-        multiply_hopper(left, right, bias_view, out, sizes, alpha, beta, bias is not None, units)
+        cut = cut_hopper(*sizes, units)
+        if cut[2] == 1:
+            multiply_hopper(left, right, bias_view, out, sizes, cut, alpha, beta, bias is not None, units)
+        else:
+            sums = a.new_empty((cut[2], m, n))
+            multiply_hopper(left, right, sums, sums, sizes, cut, 1.0, 0.0, False, units)
+            add_parts(sums, None if bias is None else bias_view[0], out[0], alpha, beta)
     else:
         tiles = batches * -(-m // TILE) * -(-n // TILE)
         launch(
@@ -260,6 +275,7 @@ def mend(a, b, a_scale, b_scale, out, bias, alpha, beta, unpack=None, parts=1):
         _mend, (-(-m // TILE), -(-n // TILE), batches), (a, *sources, a_scale, b_scale, bias_view, out),
         (m, n, ks, len(a_scale), len(b_scale), alpha, beta, *a.stride(), *strides, *out.stride(), *bias_view.stride()),
         UNPACK=unpack, PARTS=parts, HAS_BIAS=bias is not None, TILE=TILE, PART=32,
+        AT_ONCE=16 if max(len(a_scale), len(b_scale)) <= 256 else 64,
     )  # fmt: skip
 
 
@@ -381,14 +397,16 @@ def _parts_s(batches, m, n, ks, device):
     """Seconds of two operands that are split before they are multiplied, without launches.
 
     8 bytes of traffic per element of an operand, whole rounds of tiles and steps at 220 TFLOP/s and what a tile's end costs, and the
-    result.
+    results: once, or those of each cut of k twice and their sums.
     """
     if min(m, n) < 64:
         return math.inf
     units, rate = processors(device), memory_rate(device)
-    rounds = -(-batches * -(-m // TILE) * -(-n // TILE) // units)
-    product_s = rounds * (4.5e-6 + units * 2 * TILE * TILE * -(-ks // STEP_K) * STEP_K / 220e12)
-    return 8 * batches * ks * (m + n) / rate + product_s + 4 * batches * m * n / rate
+    pieces, tiles, cuts, per = cut_hopper(batches, m, n, ks, units)
+    rounds = -(-tiles * cuts // units) * pieces // 2
+    product_s = rounds * (4.5e-6 + units * 2 * TILE * TILE * per * STEP_K / 220e12)
+    results = 1 if cuts == 1 else 2 * cuts + 1
+    return 8 * batches * ks * (m + n) / rate + product_s + 4 * results * batches * m * n / rate
 
 
 def product_pays(a, b):

@@ -55,7 +55,7 @@ for name in ("call", "call_backward"):
     setattr(candidate, name, lambda given, code=code, name=name: (reached.append(f"{name} {case}"), code(given))[1])
 training = getattr(reference, "TRAINING", False)
 init = reference.get_init_inputs()
-right = {}
+right, refused = {}, {}
 
 def leaf(one, wanted):
     return one.clone().requires_grad_(wanted) if torch.is_tensor(one) and one.is_floating_point() else one
@@ -80,7 +80,12 @@ def compare(name, *inputs, wanted=True, mode=training, grads=True):
     model, new = reference.Model(*init).train(mode), candidate.ModelNew(*init).train(mode)
     new.load_state_dict(model.state_dict(), strict=True)
     with torch.set_grad_enabled(grads):
-        pairs = zip(called(model, inputs, wanted), called(new, inputs, wanted), strict=True)
+        try:
+            expected = called(model, inputs, wanted)
+        except RuntimeError as error:
+            refused[name] = str(error)
+            return
+        pairs = zip(expected, called(new, inputs, wanted), strict=True)
         right[name] = all(torch.allclose(one, two, atol=1e-4, rtol=1e-4) for one, two in pairs)
 
 inputs = reference.get_inputs()
@@ -103,7 +108,7 @@ try:
     one.sum().backward()
 except RuntimeError as error:
     twice = str(error)
-print(json.dumps({"reached": reached, "right": right, "twice": twice}))
+print(json.dumps({"reached": reached, "right": right, "refused": refused, "twice": twice}))
 """
 
 
@@ -127,7 +132,7 @@ def test_results_gradients_and_running_statistics_are_the_reference_s(tmp_path: 
     source = assemble(captured, REFERENCE, "t")
     assert source == assemble(captured, REFERENCE, "t")
     answer = ran(tmp_path, REFERENCE, source, device)
-    assert all(answer["right"].values()), answer
+    assert all(answer["right"].values()) and not answer["refused"], answer
     cases = ("as captured", "other rows")
     expected = [f"{name} {case}" for case in cases for name in ("call", "call_backward")]
     assert [one for one in answer["reached"] if not one.endswith("other mode")][:4] == expected
@@ -162,6 +167,13 @@ def test_tasks_of_the_catalogue(tmp_path: Path, name: str, device: str) -> None:
     answer = ran(tmp_path, reference, assemble(captured, reference, name, changed=changed), device)
     assert all(answer["right"].values()), answer
     assert answer["reached"][:2] == ["call as captured", "call_backward as captured"]
+    # Of a mask alone, torch's own attention has no backward on a GPU either ("LSE is not correctly aligned", torch 2.11).
+    own = (
+        {"an input without gradient"}
+        if (name, device) == ("attention_relative_bias_backward", "cuda")
+        else set()
+    )
+    assert set(answer["refused"]) <= own, answer["refused"]
 
 
 def test_the_library_s_products_stand_in_both_halves(tmp_path: Path) -> None:

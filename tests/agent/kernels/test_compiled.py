@@ -116,7 +116,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "mended product": (
         products._mend,
-        {"UNPACK": None, "PARTS": 1, "HAS_BIAS": True, "TILE": 128, "PART": 32},
+        {"UNPACK": None, "PARTS": 1, "HAS_BIAS": True, "TILE": 128, "PART": 32, "AT_ONCE": 64},
         dict.fromkeys(("p1", "p2", "p3"), "*fp32"),
         {"num_warps": 4, "num_stages": 3},
     ),
@@ -500,3 +500,16 @@ def test_numbers_beyond_32_bits_compile_once_they_are_mended(product: str, tmp_p
     with pytest.raises(triton.CompilationError):
         made(text, "as_written")
     assert "st.global" in made(mended(text), "mended").asm["ptx"]
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 256, 256, 524288), (1, 1024, 1024, 8192), (1, 4096, 4096, 64), (3, 256, 256, 524288)]
+)
+def test_a_cut_sum_has_all_its_steps_and_few_tiles_use_all_multiprocessors(
+    sizes: tuple[int, int, int, int],
+) -> None:
+    units, steps = 132, -(-sizes[3] // parts.STEP_K)
+    _, tiles, cuts, per = hopper.cut_hopper(*sizes, units)
+    assert (cuts - 1) * per < steps <= cuts * per
+    assert tiles * cuts > 0.9 * units or sizes[0] > 1
+    assert cuts == 1 or sizes[0] == 1  # sums of cuts have no batches

@@ -38,6 +38,9 @@ def error(out: torch.Tensor, exact: torch.Tensor) -> float:
         (1000, 9000, 9000),
         (1024, 8192, 8192),
         (128, 16384, 16384),
+        (1000, 9000, 1024),
+        (256, 131000, 250),
+        (600, 65536, 610),
     ],
 )
 @pytest.mark.parametrize("make", [torch.randn, torch.rand], ids=["of either sign", "positive"])
