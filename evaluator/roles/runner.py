@@ -92,7 +92,8 @@ def _describe(error: BaseException) -> bytes:
     kind = protocol.RUNTIME
     name = type(error).__name__
     message = str(error)
-    memory = ("can't allocate memory", "CUDA error: out of memory")
+    # The last is of cuBLAS and cuDNN, whose handles and workspaces need memory, too.
+    memory = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
     # A compiler that ran out of memory says so at the beginning of its own error.
     full = "OutOfMemory" in f"{name}: {message[:_BEGINNING]}" or any(words in message for words in memory)
     if isinstance(error, MemoryError) or full:
