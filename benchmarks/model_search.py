@@ -20,6 +20,7 @@ where all arms were judged alike, and judged once at the held-out shapes by `con
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import statistics
@@ -37,6 +38,7 @@ from rich.table import Table
 from agent.candidates import Candidate
 from agent.messages import Reply
 from agent.providers.batch import REQUESTS
+from agent.providers.list_prices import list_price
 from agent.records import Records
 from agent.stores.folder import FolderStore
 from benchmarks.kernelbench_sample import sample
@@ -66,6 +68,8 @@ from kernelbench_tasks import catalog
 
 _SEED, _MODULES, _TASKS = 13, 24, 8
 _MODEL = "llm"
+#: Whose list prices are assumed.
+PRICED = ("claude-opus-5", "gpt-5.5")
 _REPAIRED = " repaired"
 #: What each arm may choose from: a candidate's origin and label.
 ARMS: dict[str, Callable[[Candidate], bool]] = {
@@ -182,6 +186,13 @@ def summarize(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return totals
 
 
+def cost_usd(asked: Mapping[str, Any], model: str) -> float:
+    """What a job's tokens would cost if its model were this one."""
+    price = list_price(model)
+    given, made = price.usd_per_million_tokens if price else (math.nan, math.nan)
+    return (asked["prompt_tokens"] * given + asked["completion_tokens"] * made) / 1e6
+
+
 def gain(rows: Sequence[Mapping[str, Any]], over: str) -> dict[str, Any]:
     """How much faster both together are than one arm, over jobs that ended."""
     ratios = [_speedup(row["arms"]["both"]) / _speedup(row["arms"][over]) for row in rows]
@@ -233,10 +244,18 @@ def show(rows: Sequence[Mapping[str, Any]], console: Console) -> dict[str, Any]:
             f"both over {one['over']}: {one['ratio'] or 0:.2f}x [{low:.2f}, {high:.2f}]", highlight=False
         )
     tokens = [row["asked"]["prompt_tokens"] + row["asked"]["completion_tokens"] for row in ended]
+    costs = {model: statistics.median(cost_usd(row["asked"], model) for row in ended) for model in PRICED}
     median = {
         "tokens": statistics.median(tokens),
         "device_s": statistics.median(row["device_s"] for row in ended),
+        "usd_if": costs,
     }
+    for model, usd in costs.items():
+        price = list_price(model)
+        console.print(
+            f"if it were {model} at its list price of {price.read_on if price else '?'}: ${usd:.2f} a task (median)",
+            highlight=False,
+        )
     console.print(
         f"{len(ended)} of {len(rows)} jobs judged at held-out shapes; medians: {median['tokens']} tokens, {median['device_s']} s of the device",
         highlight=False,

@@ -9,7 +9,7 @@
 | `KERNELWRIGHT_DEVICE` | `cuda` with an NVIDIA GPU and a torch for it, else `cpu` | device of this machine's worker, and of jobs that name none |
 | `KERNELWRIGHT_MINIMUM_TIER` | `landlock` | weakest sandbox that may run a candidate |
 | `KERNELWRIGHT_LLM_BASE_URL`, `_LLM_API_KEY`, `_LLM_MODEL` | unset | any OpenAI-compatible server |
-| `KERNELWRIGHT_LLM_PRICES` | unset | JSON: US dollars per million input and output tokens by model, `{"m-1": [2.5, 10]}` |
+| `KERNELWRIGHT_LLM_PRICES` | unset | JSON: US dollars per million input and output tokens by model, `{"m-1": [2.5, 10]}`; before the list prices of agent/providers/list_prices.json |
 | `KERNELWRIGHT_GPU_PRICES` | unset | JSON: US dollars per hour by device name as its driver reports it, `{"NVIDIA H200": 3}`; for `kernelwright cost` |
 | `KERNELWRIGHT_ENERGY_PRICE` | unset | US dollars per kilowatt-hour, if electricity is billed separately; for `kernelwright cost` |
 | `KERNELWRIGHT_POLICY` | unset | our fine-tuned model: a checkpoint folder, or its name at `KERNELWRIGHT_POLICY_BASE_URL` |

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from agent.providers.list_prices import list_price
 from agent.spec import DEFAULT_STRATEGY, POLICY_API_KEY_VARIABLE, Budget, JobSpec, ModelChoice
 from evaluator.precision import with_precision
 from evaluator.sources import CandidateSource, TaskSource
@@ -356,7 +357,7 @@ def _unpriced(models: Sequence[ModelChoice], settings: Settings) -> list[FieldEr
     unknown = [
         choice.model
         for choice in models
-        if choice.origin != "policy" and choice.model not in settings.llm_prices
+        if choice.origin != "policy" and _price(choice.model, settings) is None
     ]
     if not unknown:
         return []
@@ -366,6 +367,12 @@ def _unpriced(models: Sequence[ModelChoice], settings: Settings) -> list[FieldEr
     return [FieldError("budget.usd", message)]
 
 
+def _price(model: str, settings: Settings) -> tuple[float, float] | None:
+    """The operator's price of a model, or its list price."""
+    listed = list_price(model)
+    return settings.llm_prices.get(model, listed.usd_per_million_tokens if listed else None)
+
+
 def _prices(model: str, settings: Settings) -> dict[str, Any]:
-    given, made = settings.llm_prices.get(model, (0.0, 0.0))
+    given, made = _price(model, settings) or (0.0, 0.0)
     return {"usd_per_million_input_tokens": given, "usd_per_million_output_tokens": made}

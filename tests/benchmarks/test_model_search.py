@@ -9,8 +9,9 @@ import pytest
 import typer
 
 from agent.candidates import Candidate
+from agent.providers.list_prices import list_price
 from agent.stores.folder import FolderStore
-from benchmarks.model_search import ARMS, chosen_by_arm, drawn, gain, summarize
+from benchmarks.model_search import ARMS, PRICED, chosen_by_arm, cost_usd, drawn, gain, summarize
 from evaluator.precision import declared
 from evaluator.verdict import from_json
 from tests.agent.strategy.judging import accepted, rejected
@@ -75,3 +76,12 @@ def test_the_tier_is_of_the_modules_that_are_drawn(tmp_path: Path) -> None:
     assert list(drawn(None, ["row_sum"])) == ["row_sum"]
     with pytest.raises(typer.BadParameter, match="unknown: nothing_like_it"):
         drawn(None, ["nothing_like_it"])
+
+
+def test_tokens_cost_what_the_list_says() -> None:
+    for model in PRICED:
+        price = list_price(model)
+        assert price is not None
+        given, made = price.usd_per_million_tokens
+        asked = {"prompt_tokens": 3_000_000, "completion_tokens": 2_000_000}
+        assert cost_usd(asked, model) == pytest.approx(3 * given + 2 * made)

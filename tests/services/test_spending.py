@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from agent.proposers.llm import LLMProposer
+from agent.providers.list_prices import list_price
 from services.cli import app
 from services.db.models import Job
 from services.db.session import Database
@@ -104,6 +105,26 @@ def test_a_job_replays_from_the_database(
     assert all(prompt["reached"] for prompt in shown["prompts"])
     assert shown["candidates"] == shown["recorded_candidates"] == 2
     assert len((tmp_path / "record.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_list_price_stands_where_the_operator_names_none(base: Database, tmp_path: Path) -> None:
+    def prices(**more: object) -> tuple[float, float]:
+        job_id = new_job(
+            base,
+            settings(tmp_path, **more),
+            models=[{"model": "gpt-5.5"}],
+            origins=["llm"],
+            budget={"usd": 0.5},
+        )
+        with base.read() as session:
+            row = session.get(Job, job_id)
+            assert row is not None
+            [choice] = job_spec(row).models
+        return choice.usd_per_million_input_tokens, choice.usd_per_million_output_tokens
+
+    listed = list_price("gpt-5.5")
+    assert listed is not None and prices() == listed.usd_per_million_tokens
+    assert prices(llm_prices={"gpt-5.5": (0.0, 0.0)}) == (0.0, 0.0)
 
 
 def test_a_cap_in_dollars_needs_a_price(base: Database, tmp_path: Path) -> None:
