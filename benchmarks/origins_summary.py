@@ -93,14 +93,8 @@ def row_of(task: str, origin: str, outcome: JobOutcome, store: FolderStore) -> d
 
 
 def baselines_s(verdict: Verdict) -> float:
-    """Seconds of a verdict that went to the task and not to its candidate; the second candidate finds it done.
-
-    Candidates are watched while baselines compile, and the longer of both counts as `baseline_compile`: what it takes beyond
-    the watching is the least that it took.
-    """
-    stages = verdict.stages_s
-    compiled_s = max(stages.get("baseline_compile", 0.0) - stages.get("integrity", 0.0), 0.0)
-    return compiled_s + stages.get("baselines", 0.0) + stages.get("aa", 0.0)
+    """Seconds of a verdict that went to the task and not to its candidate; the second candidate finds it done."""
+    return sum(verdict.stages_s.get(stage, 0.0) for stage in ("baseline_compile", "baselines", "aa"))
 
 
 def _last(candidate: Candidate, judged: dict[str, dict[str, Verdict]]) -> Verdict:

@@ -11,9 +11,6 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 
 from evaluator.errors import RoleFailure, SandboxUnavailable
@@ -86,20 +83,8 @@ class Investigation:
         """Whether it runs a process of the candidate."""
         return bool(self._shapes)
 
-    @contextmanager
-    def beside(self) -> Iterator[None]:
-        """Investigates while the body runs. Both have finished on exit."""
-        # A fork server dies with the thread that started it, so start the servers here, in this thread.
-        for role in ("compile", "candidate"):
-            self._fleet.server(role)
-        with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(self.run)
-            yield
-        future.result()
-
     def run(self) -> Explanation:
         """The explanation. Never raises for what a candidate does."""
-        started = time.monotonic()
         found = self.explanation
         analysis = self._analyze()
         found.findings += [Finding(*one) for one in analysis.findings]
@@ -134,7 +119,6 @@ class Investigation:
         reference = self._reference(seen[0][0]) if rewritten else None
         found.labels = observation.labels(observed, bool(decoys), reference)
         found.kernels = _merged(observed)
-        found.elapsed_s = time.monotonic() - started
         return found
 
     # -- the three looks ---------------------------------------------------------------------------------------

@@ -178,14 +178,15 @@ class Evaluation:
             self.request.effort,
             self.candidate.expires_at,
         )
-        # An explanation thread may be using the device meanwhile.
-        with self._computing(shares=not explained.watches) as sharing, explained.beside():
+        # The watched process cannot be stopped for others. It takes a second; compilers, which take a minute, can.
+        with self._computing(shares=not explained.watches):
+            explained.run()
+        run.lap("integrity")
+        with self._computing() as sharing:
             self._compile_baselines(shapes, sharing)
         run.lap("baseline_compile")
         run.explanation = explained.explanation
         run.findings += run.explanation.findings
-        # Within the seconds of other stages.
-        run.stages_s["integrity"] = run.explanation.elapsed_s
         while not self._clocked(timed):
             self.fleet.unpin(self.session.process)
             with self._computing() as sharing:

@@ -59,7 +59,6 @@ class Explanation:
     findings: list[Finding] = field(default_factory=list)
     labels: tuple[str, ...] = ()
     kernels: tuple[KernelShare, ...] = ()
-    elapsed_s: float = 0.0
 
 
 @dataclass
