@@ -25,6 +25,7 @@ from evaluator.sandbox.layout import Layout
 
 _MADV_COLLAPSE = 25
 _HUGE_PAGE_BYTES = 2 << 20
+_FORKS_BEFORE_GATHERING = 8
 #: All outputs of a timed block stay alive. Without this each would be fresh memory, whose page faults take longer than many kernels
 #: (LayerNorm, ReLU and add of 1024 x 1024: 3.4 to 4.9 ms instead of 1.4 to 1.8). They also vary with the heap's state, and penalize
 #: modules with more allocations more than in a program that has run for a while. Both sides of a pair get the same settings.
@@ -54,6 +55,7 @@ def main(channel_descriptor: int, settings_json: str) -> None:
     sys.path[:0] = settings["import_roots"]
     _preload(settings)
     channel.sendall(json.dumps({"ready": True, "pid": os.getpid()}).encode() + b"\n")
+    forks = 0
     while True:
         message = protocol.receive_request(channel)
         if message is None:
@@ -69,6 +71,9 @@ def main(channel_descriptor: int, settings_json: str) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
         channel.sendall(json.dumps({"forked": pid}).encode() + b"\n")
+        forks += 1
+        if forks == _FORKS_BEFORE_GATHERING:
+            _gather_pages()  # while the child loads its code
 
 
 def _is_gone(channel: socket.socket) -> bool:
@@ -128,14 +133,14 @@ def _settle(settings: dict[str, Any]) -> None:
     landmarks.common(settings["gpu"])
     gc.collect()
     gc.freeze()
-    _gather_pages()
 
 
 def _gather_pages() -> None:
     """Moves this process's memory into huge pages, where Linux can (6.1 and later): a fork copies a page table entry per page.
 
     A child is forked three times on its way into its namespaces. With 280 MB in pages of 4 KiB each fork and its end took 20 ms
-    of a core, and 4 ms afterwards; pages that a child writes to are copied in 4 KiB as before, and so is all new memory.
+    of a core, and 4 ms afterwards; pages that a child writes to are copied in 4 KiB as before, and so is all new memory. It takes
+    0.6 s, so only a server that is asked often does it.
     """
     libc = ctypes.CDLL(None)
     with open("/proc/self/maps", encoding="utf-8") as file:
