@@ -5,7 +5,7 @@
     python -m benchmarks.model_search run ... --answers answers.jsonl
     python -m benchmarks.model_search table out/search --write
 
-Tasks are 24 modules of KernelBench's levels 1 to 3 and 8 forward tasks of the catalogue in bfloat16, both drawn by
+Tasks are 24 modules of KernelBench's levels 1 to 3 and 8 forward tasks of the catalogue, in bfloat16 alone, both drawn by
 ``random.Random(13).sample``, or those named by ``--tasks``. Each is one job of the agent (`benchmarks.origins`, origin ``both``):
 the model's first attempts are asked for before anything is judged, the library's and the compiler's candidates are judged, then
 the model's, then rounds of search go on from all of them. `run` ends with requests in files, `requests` collects those of all jobs
@@ -15,12 +15,12 @@ The model's candidates may call the library, which prompts describe on a GPU, an
 what a job with one brings beyond its own best library candidate; it is not a model without the library.
 
 When a job has ended, or with `--confirm` when it waits for answers, the best candidate of each arm is chosen by the validation shapes,
-where all arms were judged alike, and judged once at the held-out shapes by `confirm`. An arm without an accepted candidate counts as 1.0x: its user keeps the reference.
+where all arms were judged alike, and judged once at the held-out shapes by `confirm`. An arm without an accepted candidate counts
+as 1.0x: its user keeps the reference.
 """
 
 from __future__ import annotations
 
-import math
 import random
 import re
 import statistics
@@ -38,7 +38,7 @@ from rich.table import Table
 from agent.candidates import Candidate
 from agent.messages import Reply
 from agent.providers.batch import REQUESTS
-from agent.providers.list_prices import list_price
+from agent.providers.list_prices import ListPrice, list_price
 from agent.records import Records
 from agent.stores.folder import FolderStore
 from benchmarks.kernelbench_sample import sample
@@ -186,10 +186,9 @@ def summarize(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return totals
 
 
-def cost_usd(asked: Mapping[str, Any], model: str) -> float:
-    """What a job's tokens would cost if its model were this one."""
-    price = list_price(model)
-    given, made = price.usd_per_million_tokens if price else (math.nan, math.nan)
+def cost_usd(asked: Mapping[str, Any], price: ListPrice) -> float:
+    """What a job's tokens would cost at this price."""
+    given, made = price.usd_per_million_tokens
     return (asked["prompt_tokens"] * given + asked["completion_tokens"] * made) / 1e6
 
 
@@ -244,18 +243,19 @@ def show(rows: Sequence[Mapping[str, Any]], console: Console) -> dict[str, Any]:
             f"both over {one['over']}: {one['ratio'] or 0:.2f}x [{low:.2f}, {high:.2f}]", highlight=False
         )
     tokens = [row["asked"]["prompt_tokens"] + row["asked"]["completion_tokens"] for row in ended]
-    costs = {model: statistics.median(cost_usd(row["asked"], model) for row in ended) for model in PRICED}
+    costs: dict[str, float] = {}
+    for model in PRICED:
+        if price := list_price(model):
+            costs[model] = statistics.median(cost_usd(row["asked"], price) for row in ended)
+            told = (
+                f"at the list price of {model}, read on {price.read_on}: ${costs[model]:.2f} a task (median)"
+            )
+            console.print(told, highlight=False)
     median = {
         "tokens": statistics.median(tokens),
         "device_s": statistics.median(row["device_s"] for row in ended),
-        "usd_if": costs,
+        "usd_at_list_price": costs,
     }
-    for model, usd in costs.items():
-        price = list_price(model)
-        console.print(
-            f"if it were {model} at its list price of {price.read_on if price else '?'}: ${usd:.2f} a task (median)",
-            highlight=False,
-        )
     console.print(
         f"{len(ended)} of {len(rows)} jobs judged at held-out shapes; medians: {median['tokens']} tokens, {median['device_s']} s of the device",
         highlight=False,
@@ -271,6 +271,12 @@ def _told(one: Mapping[str, Any] | None) -> str:
     return f"{one['geomean_speedup']:.2f}x" if one["geomean_speedup"] else ""
 
 
+def in_half(source: str) -> str:
+    """A task of the catalogue with bfloat16 as its only dtype: most that have it name float32 first, and are judged in that."""
+    source = re.sub(r'("dtype": Choice\()[^)]*\)', r'\1"bfloat16")', source)
+    return source.replace('dtype: str = "float32"', 'dtype: str = "bfloat16"')
+
+
 def drawn(kernelbench: Path | None, names: Sequence[str], precision: str | None = None) -> dict[str, str]:
     """The study's tasks, or those that are named, by name; with a tier for the modules of KernelBench, which name none.
 
@@ -284,12 +290,11 @@ def drawn(kernelbench: Path | None, names: Sequence[str], precision: str | None 
         for task in catalog.list_tasks()
         if "bfloat16" in (source := catalog.load(task.name).source) and "forward_backward" not in source
     )
-    known |= {name: catalog.load(name).source for name in random.Random(_SEED).sample(half, _TASKS)}
+    known |= {name: in_half(catalog.load(name).source) for name in random.Random(_SEED).sample(half, _TASKS)}
     if not names:
         return known
-    known |= {
-        name: catalog.load(name).source for name in names if name in {t.name for t in catalog.list_tasks()}
-    }
+    listed = {task.name for task in catalog.list_tasks()} - known.keys()
+    known |= {name: catalog.load(name).source for name in names if name in listed}
     if unknown := [name for name in names if not any(one.startswith(name) for one in known)]:
         raise typer.BadParameter(f"unknown: {', '.join(unknown)}")
     return {name: source for name, source in known.items() if name.startswith(tuple(names))}

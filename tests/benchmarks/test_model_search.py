@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 
 from agent.candidates import Candidate
@@ -78,10 +79,20 @@ def test_the_tier_is_of_the_modules_that_are_drawn(tmp_path: Path) -> None:
         drawn(None, ["nothing_like_it"])
 
 
+def test_tasks_of_the_catalogue_are_drawn_in_bfloat16_alone() -> None:
+    tasks = drawn(None, ())
+    assert len(tasks) == 8
+    for name, source in tasks.items():
+        scope: dict[str, Any] = {"__name__": name}
+        exec(compile(source, name, "exec"), scope)
+        assert scope["DIMS"]["dtype"].values == ("bfloat16",), name
+        assert any(one.dtype == torch.bfloat16 for one in scope["get_inputs"]()), name
+
+
 def test_tokens_cost_what_the_list_says() -> None:
     for model in PRICED:
         price = list_price(model)
         assert price is not None
         given, made = price.usd_per_million_tokens
         asked = {"prompt_tokens": 3_000_000, "completion_tokens": 2_000_000}
-        assert cost_usd(asked, model) == pytest.approx(3 * given + 2 * made)
+        assert cost_usd(asked, price) == pytest.approx(3 * given + 2 * made)
