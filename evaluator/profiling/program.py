@@ -6,7 +6,6 @@ import json
 import os
 import time
 import warnings
-from contextlib import suppress
 from typing import Any
 
 _PASSES = 3
@@ -14,15 +13,17 @@ _MOST_ROWS = 200
 _BREAKS_S = 25
 
 
-#: The task that `prepare` opened, for `main`.
-_opened: list[tuple[Any, Any]] = []
+#: What `prepare` opened for `main`, or why it could not.
+_prepared: dict[str, Any] = {}
 
 
 def prepare(path: str, request: dict[str, Any]) -> None:
-    """Loads the task and calls it once, which may compile; nothing is timed."""
+    """Loads the task and calls it once, which may compile; nothing is timed. `main` reports what fails."""
     warnings.simplefilter("ignore")
-    with suppress(Exception):  # anything in a stranger's file: `main` meets it again and tells it
-        _opened.append(_open(os.path.abspath(path), request))
+    try:
+        _prepared["task"] = _open(os.path.abspath(path), request)
+    except Exception as error:  # noqa: BLE001 - anything in a stranger's file
+        _prepared["failure"] = error
 
 
 def _open(path: str, request: dict[str, Any]) -> tuple[Any, Any]:
@@ -71,7 +72,9 @@ def _times(path: str, request: dict[str, Any]) -> dict[str, Any]:
 
     ends = time.monotonic() + request["deadline_s"]
     device, dims = request["device"], request["dims"]
-    module, one = _opened.pop() if _opened else _open(path, request)
+    if "failure" in _prepared:
+        raise _prepared["failure"]
+    module, one = _prepared.get("task") or _open(path, request)
     result = one.call()
     found: dict[str, Any] = {
         "steady_s": experiments.steady_s(one.call, device),

@@ -64,6 +64,9 @@ def main(channel_descriptor: int, settings_json: str) -> None:
         if request["compiler"] and not settings["compiler"]:
             settings["compiler"] = True
             _preload_compiler(settings)
+        if forks == _FORKS_BEFORE_GATHERING:
+            _gather_pages()  # the referee waits for the fork, so it times nothing meanwhile
+        forks += 1
         pid = os.fork()
         if pid == 0:
             channel.close()
@@ -71,9 +74,6 @@ def main(channel_descriptor: int, settings_json: str) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
         channel.sendall(json.dumps({"forked": pid}).encode() + b"\n")
-        forks += 1
-        if forks == _FORKS_BEFORE_GATHERING:
-            _gather_pages()  # while the child loads its code
 
 
 def _is_gone(channel: socket.socket) -> bool:

@@ -11,8 +11,6 @@ import traceback
 from typing import Any
 
 MAX_OUTPUT_FILES = 64
-
-
 #: Of a program that was prepared: its globals.
 _prepared: dict[str, Any] = {}
 
@@ -31,15 +29,13 @@ def run(request: dict[str, Any], descriptors: list[int]) -> bytes:
             os.close(descriptors[0])
             _prepared["main"]()
         else:
-            program = _placed(descriptors[0])
+            path, program = _placed(descriptors[0])
             scope = {
                 "__name__": "_program" if stage else "__main__",
-                "__file__": program,
+                "__file__": path,
                 "__builtins__": __builtins__,
             }
-            with open(program, encoding="utf-8") as file:
-                text = file.read()
-            exec(compile(text, program, "exec"), scope)
+            exec(compile(program, path, "exec"), scope)
             if stage:
                 _prepared.update(scope)
                 _prepared["prepare"]()
@@ -60,8 +56,8 @@ def run(request: dict[str, Any], descriptors: list[int]) -> bytes:
     return json.dumps({"exit": exit_code, "outputs": written}).encode()
 
 
-def _placed(descriptor: int) -> str:
-    """Path of the program, in a new folder with the files, which becomes the current one."""
+def _placed(descriptor: int) -> tuple[str, str]:
+    """Path and text of the program, which lies with the files in a new folder; that becomes the current one."""
     with os.fdopen(descriptor, "rb") as file:
         file.seek(0)
         given = json.loads(file.read())
@@ -71,12 +67,12 @@ def _placed(descriptor: int) -> str:
     for name, text in given["files"].items():
         with open(os.path.join(folder, os.path.basename(name)), "w", encoding="utf-8") as handle:
             handle.write(text)
-    program = os.path.join(folder, "_program.py")
-    with open(program, "w", encoding="utf-8") as handle:
+    path = os.path.join(folder, "_program.py")
+    with open(path, "w", encoding="utf-8") as handle:
         handle.write(given["program"])
     sys.path.insert(0, folder)
-    sys.argv = [program]
-    return program
+    sys.argv = [path]
+    return path, given["program"]
 
 
 def probe(request: dict[str, Any], descriptors: list[int]) -> bytes:

@@ -73,8 +73,7 @@ def run_tool(
         stages: "prepare" and "main", which call the program's functions of these names, each with what holds meanwhile. One without a
             name runs all of it.
     """
-    given = json.dumps({"program": program, "files": dict(files)}).encode("utf-8", "replace")
-    text = sealed_text(given)
+    text = sealed_text(json.dumps({"program": program, "files": dict(files)}).encode("utf-8", "replace"))
     with tempfile.TemporaryFile() as sink:
         try:
             for stage, holding in stages:

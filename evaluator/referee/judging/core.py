@@ -26,7 +26,7 @@ from evaluator.referee.lint.run import lint, refusal
 from evaluator.referee.processes.fleet import Fleet
 from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.description import describe
-from evaluator.referee.session.device_sharing import lent
+from evaluator.referee.session.device_sharing import sharing_device
 from evaluator.referee.session.task_memory import MoreMemoryNeeded
 from evaluator.referee.session.task_session import Progress, TaskSession
 from evaluator.request import Request
@@ -409,7 +409,7 @@ class RefereeCore:
         if not timed:
             return run_tool(process, program, files, deadline_s)
         stages = (
-            ("prepare", lent(self.fleet, process)),
+            ("prepare", sharing_device(self.fleet, process)),
             ("main", self.fleet.device_lock.exclusive()),
         )
         return run_tool(process, program, files, deadline_s, stages=stages)

@@ -37,11 +37,6 @@ class ProcessSharing:
         self._hold = hold
         self._not_before = 0.0
 
-    @property
-    def shares(self) -> bool:
-        """Whether others may use the device between steps."""
-        return self._hold is not None
-
     def while_waiting(self, waited_for: RoleProcess) -> float:
         """Called repeatedly while a process computes its answer.
 
@@ -99,6 +94,11 @@ class DeviceSharing(ProcessSharing):
         self._candidate = candidate
         self._control = control
 
+    @property
+    def shares(self) -> bool:
+        """Whether others may use the device between steps."""
+        return self._hold is not None
+
     def between_steps(self) -> None:
         """Called between two steps, when no answer is awaited."""
         if self._hold is None or not self._hold.wanted():
@@ -119,7 +119,7 @@ class DeviceSharing(ProcessSharing):
 
 
 @contextmanager
-def lent(fleet: Fleet, process: RoleProcess) -> Iterator[None]:
+def sharing_device(fleet: Fleet, process: RoleProcess) -> Iterator[None]:
     """Brackets the use of the device by a single process, which is stopped while others time."""
     with fleet.device_lock.shared() as hold:
         process.meanwhile = ProcessSharing(fleet, hold).while_waiting
