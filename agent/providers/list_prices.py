@@ -16,7 +16,7 @@ class ListPrice:
     Attributes:
         usd_per_million_tokens: of prompts and of answers.
         read_on: date on which the source said so.
-        source: address of the provider's page.
+        source: where it was read.
     """
 
     usd_per_million_tokens: tuple[float, float]

@@ -244,11 +244,11 @@ def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
     bias_view, units = out if bias is None else bias.expand(out.shape), processors(a.device)
     sizes, is_one = (batches, m, n, ks), ks <= STEP_K
     if on_hopper(a.device) and not is_one:
-        cut = cut_hopper(*sizes, units)
-        if cut[2] == 1:
+        _, _, cuts, _ = cut = cut_hopper(*sizes, units)
+        if cuts == 1:
             multiply_hopper(left, right, bias_view, out, sizes, cut, alpha, beta, bias is not None, units)
         else:
-            sums = a.new_empty((cut[2], m, n))
+            sums = a.new_empty((cuts, m, n))
             multiply_hopper(left, right, sums, sums, sizes, cut, 1.0, 0.0, False, units)
             add_parts(sums, None if bias is None else bias_view[0], out[0], alpha, beta)
     else:

@@ -55,7 +55,11 @@ def test_a_product_is_no_less_accurate_than_cublas(
     exact = a.double() @ b.double()
     out = torch.empty(m, n, device="cuda")
     # Where cuBLAS splits sums of numbers of one sign, its error is 1.8e-7.
-    assert error(calls.library_mm(a, b, out=out), exact) <= max(2.5e-7, error(a @ b, exact))
+    most = max(2.5e-7, error(a @ b, exact))
+    assert error(calls.library_mm(a, b, out=out), exact) <= most
+    bias = make(n, device="cuda")
+    calls.library_addmm(bias, a, b, alpha=0.5, beta=2.0, out=out)
+    assert error(out, 0.5 * exact + 2.0 * bias.double()) <= most
 
 
 @pytest.mark.parametrize("transposed", [False, True])
