@@ -6,7 +6,6 @@ knows. Started by :mod:`evaluator.roles.spawn` as ``python -I -c ...`` with its 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
@@ -23,9 +22,6 @@ from evaluator.roles import interpreted, protocol
 from evaluator.sandbox import namespaces, syscalls
 from evaluator.sandbox.layout import Layout
 
-_MADV_COLLAPSE = 25
-_HUGE_PAGE_BYTES = 2 << 20
-_FORKS_BEFORE_GATHERING = 8
 #: All outputs of a timed block stay alive. Without this each would be fresh memory, whose page faults take longer than many kernels
 #: (LayerNorm, ReLU and add of 1024 x 1024: 3.4 to 4.9 ms instead of 1.4 to 1.8). They also vary with the heap's state, and penalize
 #: modules with more allocations more than in a program that has run for a while. Both sides of a pair get the same settings.
@@ -55,7 +51,6 @@ def main(channel_descriptor: int, settings_json: str) -> None:
     sys.path[:0] = settings["import_roots"]
     _preload(settings)
     channel.sendall(json.dumps({"ready": True, "pid": os.getpid()}).encode() + b"\n")
-    forks = 0
     while True:
         message = protocol.receive_request(channel)
         if message is None:
@@ -64,9 +59,6 @@ def main(channel_descriptor: int, settings_json: str) -> None:
         if request["compiler"] and not settings["compiler"]:
             settings["compiler"] = True
             _preload_compiler(settings)
-        if forks == _FORKS_BEFORE_GATHERING:
-            _gather_pages()  # the referee waits for the fork, so it times nothing meanwhile
-        forks += 1
         pid = os.fork()
         if pid == 0:
             channel.close()
@@ -133,25 +125,6 @@ def _settle(settings: dict[str, Any]) -> None:
     landmarks.common(settings["gpu"])
     gc.collect()
     gc.freeze()
-
-
-def _gather_pages() -> None:
-    """Moves this process's memory into huge pages, where Linux can (6.1 and later): a fork copies a page table entry per page.
-
-    A child is forked three times on its way into its namespaces. With 280 MB in pages of 4 KiB each fork and its end took 20 ms
-    of a core, and 4 ms afterwards; pages that a child writes to are copied in 4 KiB as before, and so is all new memory. It takes
-    0.6 s, so only a server that is asked often does it.
-    """
-    libc = ctypes.CDLL(None)
-    with open("/proc/self/maps", encoding="utf-8") as file:
-        regions = [line.split(maxsplit=5) for line in file]
-    for span, mode, _, _, _, *name in regions:
-        first, end = (int(address, 16) for address in span.split("-"))
-        first = -(-first // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
-        length = end // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES - first
-        if mode == "rw-p" and length > 0 and (not name or name[0].strip() == "[heap]"):
-            # What it refuses stays as it is.
-            libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), _MADV_COLLAPSE)
 
 
 @contextmanager
