@@ -17,6 +17,7 @@ _KERNELS = (
     "parts.py",
     "hopper.py",
     "products.py",
+    "hopper_convolutions.py",
     "convolutions.py",
     "windows.py",
     "rows.py",

@@ -9,7 +9,14 @@ import torch
 
 from agent.kernels.gpu.attention import attention, attention_applies, weighed
 from agent.kernels.gpu.bags import sum_bags
-from agent.kernels.gpu.convolutions import After, convolution, transposed_convolution
+from agent.kernels.gpu.convolutions import (
+    FEW_CHANNELS,
+    After,
+    clocks_of,
+    convolution,
+    padded,
+    transposed_convolution,
+)
 from agent.kernels.gpu.distances import distances
 from agent.kernels.gpu.gathered import multiply_gathered
 from agent.kernels.gpu.hopper import on_hopper
@@ -26,6 +33,8 @@ from agent.kernels.gpu.thin import MOST_THIN, thin_pays, thin_products
 from agent.kernels.gpu.tiny import tiny_pays, tiny_products
 from agent.kernels.gpu.windows import windows, windows_apply
 
+#: Of a GPU that multiplies (H100, H200).
+CLOCK_HZ = 1.6e9
 #: Channels of a group, in and out, up to which a convolution is computed in its direct form: with five, cuDNN reaches 2.5 TFLOP/s and
 #: this 3.6 (H100). With more, cuDNN gains; not measured.
 MOST_OF_GROUP = 5
@@ -160,16 +169,16 @@ def _convolution(x, weight, bias, form, parts, after, one, two):
     x = x if after is None else x.contiguous()
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
     order = torch.contiguous_format if x.is_contiguous() else last
-    if not on_hopper(x.device) or (transposed and any(step != 1 for step in dilation)):
+    if not on_hopper(x.device):
         return None
     if not x.is_contiguous(memory_format=order):
         return None
-    if not _convolution_pays(x, outs, weight.shape[2:], out_sizes, stride, transposed, parts):
+    if not _convolution_pays(x, outs, weight.shape[2:], out_sizes, form, parts):
         return None
     after = _after(after, one, two, outs)
     out = torch.empty((x.shape[0], outs, *out_sizes), dtype=x.dtype, device=x.device, memory_format=order)
     if transposed:
-        return transposed_convolution(x, weight, bias, stride, padding, out, parts, after)
+        return transposed_convolution(x, weight, bias, stride, padding, dilation, out, parts, after)
     return convolution(x, weight, bias, stride, padding, dilation, out, parts, after)
 
 
@@ -407,48 +416,47 @@ def _is_rounded():
     return torch.backends.cuda.matmul.allow_tf32
 
 
-def _convolution_pays(x, outs, taps, sizes, stride, transposed, parts):
+def _convolution_pays(x, outs, taps, sizes, form, parts):
     """Whether an implicit product is faster than cuDNN, by rates measured on an H100.
 
     cuDNN in float32: 38 TFLOP/s, less where few terms are summed or few channels come out, 12 in transposed 3-D convolutions, and
-    with a stride 0.8e12 taps a second, 32 channels at a time; two thirds in others with a stride; about twice these in TF32. Here: the copies of the input at 2.4 TB/s; then the product at 450
+    with a stride 0.8e12 taps a second, 32 channels at a time; two thirds in others with a stride; about twice these in TF32. Here: the copies of the input at 2.4 TB/s; then the product, for few channels at 450
     TFLOP/s of float16, or the patches' reads from L2 at 4 TB/s if that takes longer; and the output at 2.2 TB/s. Each
     residue of a transposed convolution is three launches.
+
+    Args:
+        taps, sizes: of the weights' and the output's axes. form: see `_convolution`.
     """
+    stride, padding, dilation, transposed, *_ = form
     images, channels = x.shape[:2]
-    pixels, count = images * math.prod(sizes), math.prod(taps)
+    pixels, count, steps = images * math.prod(sizes), math.prod(taps), math.prod(stride)
     if min(x.numel(), pixels, outs) == 0 or images >= 1 << 16 or pixels >= 1 << 31:
         return False
     if x[0].numel() * 16 * (128 * images // pixels + 2) > 1 << 31:  # offsets from a tile's first image
         return False
-    packed = max(4, 1 << (channels - 1).bit_length()) if channels < 64 else -(-channels // 64) * 64
     cudnn = 38e12 * min(1.0, (channels * count / 400) ** 0.5, outs / (32 if x.dim() < 5 else 48))
-    places, columns, terms, phases, flops = (
-        pixels,
-        outs,
-        packed * count,
-        1,
-        2 * pixels * outs * channels * count,
-    )
-    steps = math.prod(stride)
+    flops = 2 * pixels * outs * channels * count / (steps if transposed else 1)
     if steps > 1 and not transposed:
         cudnn *= 0.65
-    if transposed:
-        flops /= steps
-        if x.dim() == 5:
-            cudnn = min(
-                cudnn, 12e12 if steps == 1 else flops / (pixels * outs * count * -(-channels // 32) / 0.8e12)
-            )
-        wide = stride[-1] if stride[-1] in (2, 4) else 1
-        phases, columns, places = steps // wide, outs * wide, pixels / steps * (steps // wide)
-        terms = packed * (
-            count * wide / steps if wide == 1 else count / taps[-1] * (taps[-1] // wide + 1) * wide / steps
-        )
-    tile = max(16, min(64, 1 << (columns - 1).bit_length()))
-    tiles = -(-columns // tile)
+    if transposed and x.dim() == 5:
+        by_taps = flops / (pixels * outs * count * -(-channels // 32) / 0.8e12)
+        cudnn = min(cudnn, 12e12 if steps == 1 else by_taps)
     cudnn_s = flops / cudnn / (2.2 if parts == 1 else 1)
     cudnn_s = max(cudnn_s, 4 * (x.numel() + pixels * outs) / 2.5e12)
-    product_s = 2 * (3 if parts == 2 else 1) * places * tiles * tile * terms / 450e12
-    ours_s = x.numel() * (8 + 2 * parts * packed / channels) / 2.4e12 + 4 * pixels * outs / 2.2e12
-    ours_s += max(product_s, places * tiles * terms * 2 * parts / 4e12)
-    return with_launches(ours_s, 6 + 6 * phases) < 0.95 * cudnn_s
+    packed = padded(channels) if channels > FEW_CHANNELS else 4 if channels <= 4 else 8
+    ours_s = x.numel() * (8 + 2 * parts * packed / channels) / 2.4e12
+    if channels > FEW_CHANNELS:
+        clocks, products = clocks_of(x, outs, taps, sizes, *form[:4], parts)
+        ours_s += clocks / CLOCK_HZ
+    else:
+        products = steps if transposed else 1
+        wide = stride[-1] if transposed and stride[-1] in (2, 4) and dilation[-1] == 1 else 1
+        products, columns = products // wide, outs * wide
+        terms = packed * count / (steps if transposed else 1)
+        if wide > 1:
+            terms *= (taps[-1] // wide + 1) * wide / taps[-1]
+        tile = max(16, min(64, 1 << (columns - 1).bit_length()))
+        tiles, places = -(-columns // tile), pixels / wide
+        product_s = 2 * (3 if parts == 2 else 1) * places * tiles * tile * terms / 450e12
+        ours_s += max(product_s, places * tiles * terms * 2 * parts / 4e12) + 4 * pixels * outs / 2.2e12
+    return with_launches(ours_s, 6 + 6 * products) < 0.95 * cudnn_s

@@ -9,6 +9,8 @@ allowed, the product of the high parts alone has its accuracy. Images with value
 are computed again in float32.
 """
 
+import itertools
+import math
 from typing import NamedTuple
 
 import torch
@@ -16,8 +18,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from agent.kernels.gpu.hopper import on_hopper
+from agent.kernels.gpu.hopper_convolutions import convolve_hopper, plan
 from agent.kernels.gpu.launching import launch
 from agent.kernels.gpu.parts import power_of_two, scale_exponent
+from agent.kernels.gpu.products import processors
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -30,16 +35,21 @@ def _largest(x_ptr, bits_ptr, count, image_stride, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["channels", "depth", "height", "width", "pad_d", "pad_h", "pad_w"])
-def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pad_d, pad_h, pad_w, padded_h, padded_w, pixels,
-          image_stride, channel_stride, d_stride, h_stride, w_stride,
+def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pad_d, pad_h, pad_w, grid_h, grid_w, pixels, tail,
+          step_d, step_h, step_w, image_stride, channel_stride, d_stride, h_stride, w_stride,
           CHANNELS: tl.constexpr, TILE_C: tl.constexpr, PIXELS: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
-    """The two parts of an image, channels last and with zeros around it."""
+    """The two parts of an image, channels last and with zeros around it, block by block of step_d x step_h x step_w pixels.
+
+    The last image has a tail of zeros.
+    """
     image = tl.program_id(2).to(tl.int64)
     exponent, fits = scale_exponent(tl.load(bits_ptr + image))
     pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    w = pixel % padded_w - pad_w
-    h = (pixel // padded_w) % padded_h - pad_h
-    d = pixel // (padded_w * padded_h) - pad_d
+    block, of_block = pixel // (step_d * step_h * step_w), pixel % (step_d * step_h * step_w)
+    w = block % grid_w * step_w + of_block % step_w - pad_w
+    h = block // grid_w % grid_h * step_h + of_block // step_w % step_h - pad_h
+    d = block // (grid_w * grid_h) * step_d + of_block // (step_w * step_h) - pad_d
+    pixels_here = tl.where(image == tl.num_programs(2) - 1, pixels + tail, pixels)
     inside = (pixel < pixels) & (w >= 0) & (w < width) & (h >= 0) & (h < height) & (d >= 0) & (d < depth)
     c = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     at = d.to(tl.int64) * d_stride + h.to(tl.int64) * h_stride + w.to(tl.int64) * w_stride
@@ -56,7 +66,7 @@ def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pa
     high = scaled.to(tl.float16)
     low = (scaled - high.to(tl.float32)).to(tl.float16)
     to = (image * pixels + pixel)[:, None] * CHANNELS + c[None, :]
-    there = (pixel < pixels)[:, None] & (c < CHANNELS)[None, :]
+    there = (pixel < pixels_here)[:, None] & (c < CHANNELS)[None, :]
     tl.store(high_ptr + to, high, mask=there)
     tl.store(low_ptr + to, low, mask=there)
 
@@ -73,14 +83,21 @@ def _operand(ptr, channel, to, mask, DIMS: tl.constexpr):
 
 
 @triton.jit
-def _apply(out_ptr, one_ptr, two_ptr, count, outs, per_channel, AFTER: tl.constexpr, ONE: tl.constexpr, TWO: tl.constexpr,
-           BLOCK: tl.constexpr):  # fmt: skip
-    """Pointwise operations on an output (images, channels, places), in place."""
+def _apply(out_ptr, bias_ptr, one_ptr, two_ptr, count, outs, per_channel, FILL: tl.constexpr, HAS_BIAS: tl.constexpr,
+           AFTER: tl.constexpr, ONE: tl.constexpr, TWO: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Pointwise operations on an output (images, channels, places), in place; or FILL it with what they make of a bias or zero."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there, channel = at < count, (at // per_channel) % outs
-    x = tl.load(out_ptr + at, mask=there, other=0.0)
-    one, two = _operand(one_ptr, channel, at, there, ONE), _operand(two_ptr, channel, at, there, TWO)
-    tl.store(out_ptr + at, AFTER(x, one, two), mask=there)
+    if HAS_BIAS:
+        x = tl.load(bias_ptr + channel)
+    elif FILL:
+        x = tl.zeros((BLOCK,), dtype=tl.float32)
+    else:
+        x = tl.load(out_ptr + at, mask=there, other=0.0)
+    if AFTER is not None:
+        one, two = _operand(one_ptr, channel, at, there, ONE), _operand(two_ptr, channel, at, there, TWO)
+        x = AFTER(x, one, two)
+    tl.store(out_ptr + at, x, mask=there)
 
 
 @triton.jit
@@ -302,48 +319,77 @@ class After(NamedTuple):
         dims = [0 if one is None else one.dim() for one in self.operands]
         return {"AFTER": self.function, "ONE": dims[0], "TWO": dims[1]}
 
-    def apply(self, out):
-        """To a contiguous output that something else computed."""
-        if self.function is not None and out.numel():
+    def apply(self, out, *bias):
+        """To a dense output that something else computed, or with a bias (or None) to that alone."""
+        if (bias or self.function is not None) and out.numel():
+            near = 1 if out.stride(1) == 1 else out[0, 0].numel()  # values of a channel beside each other
+            first = bias[0] if bias else out
             launch(
-                _apply, (-(-out.numel() // 1024),), (out, *self.tensors(out)),
-                (out.numel(), out.shape[1], out[0, 0].numel()), **self.constants(), BLOCK=1024,
+                _apply, (-(-out.numel() // 1024),), (out, out if first is None else first, *self.tensors(out)),
+                (out.numel(), out.shape[1], near), FILL=bool(bias), HAS_BIAS=bool(bias) and first is not None,
+                **self.constants(), BLOCK=1024,
             )  # fmt: skip
         return out
 
 
 NOTHING = After()
+#: With no more, a pixel's channels are too few for the copy engine.
+FEW_CHANNELS = 8
 
 
 class _Images:
     """The input (images, channels, depth, height, width) in float16 parts, channels last, with zeros around each image.
 
+    For `hopper_convolutions`, zeros behind a row are also those before the next one, and a stride's blocks of pixels lie together.
+
     Attributes:
-        parts: high and low, each (images, padded depth, height, width, channels padded to `channels`), flat.
+        packed: rows of blocks, high parts and then low ones, (2 * rows and some more, pixels of a block * channels), flat.
+        parts: views of these, each flat. channels: padded; rows: of one part.
         bits: of the largest magnitude of each image, (images + 1,) int32; the last is not zero where weights have no scale.
-        pad: zeros before each axis; sizes: of the padded axes.
+        pad: zeros before each axis; sizes: of the padded axes; step: of the blocks.
     """
 
-    def __init__(self, x, before, after):
+    def __init__(self, x, before, after, places, stride=(1, 1, 1)):
+        """Args: before, after: zeros that taps reach. places: of the output, each axis. stride: of the convolution."""
         images, channels = x.shape[:2]
         self.x, self.pad = x, before
-        self.channels = max(4, triton.next_power_of_2(channels)) if channels < 64 else -(-channels // 64) * 64
+        self.on_hopper = channels > FEW_CHANNELS and on_hopper(x.device)
+        self.step, tail = [1, 1, 1], 0
         self.sizes = [low + size + high for low, size, high in zip(before, x.shape[2:], after, strict=True)]
-        pixels = self.sizes[0] * self.sizes[1] * self.sizes[2]
+        if self.on_hopper:
+            self.channels = padded(channels)
+            self.step, both = list(stride), list(map(min, before, after))
+            self.sizes = [
+                max(-(-(size - shared) // step), count) * step
+                for size, shared, step, count in zip(self.sizes, both, self.step, places, strict=True)
+            ]
+        else:
+            self.channels = (
+                max(4, triton.next_power_of_2(channels)) if channels < 64 else -(-channels // 64) * 64
+            )
+        grid = [size // step for size, step in zip(self.sizes, self.step, strict=True)]
+        block, pixels = math.prod(self.step), math.prod(self.sizes)
+        if self.on_hopper:  # the last row of the last image has no next one
+            d, h, w = (-(-each // step) for each, step in zip(both, self.step, strict=True))
+            tail = ((d * grid[1] + h) * grid[2] + w) * block
         self.image_size = pixels * self.channels
+        self.rows = -(-(images * pixels + tail) // (block * 32)) * 32
         self.bits = torch.zeros(images + 1, dtype=torch.int32, device=x.device)
-        self.parts = torch.empty((2, images * self.image_size), dtype=torch.float16, device=x.device)
+        size = self.rows * block * self.channels
+        # A tile's last rows may be read from behind all.
+        self.packed = torch.empty(2 * size + 64 * block * self.channels, dtype=torch.float16, device=x.device)
+        self.parts = self.packed[: 2 * size].view(2, size)
         count = x[0].numel()
         launch(_largest, (-(-count // 4096), images), (x, self.bits), (count, x.stride(0)), BLOCK=4096)
-        tile = min(self.channels, 64)
+        tile = min(triton.next_power_of_2(self.channels), 64)
         per = 2048 // tile
         launch(
-            _pack, (-(-pixels // per), -(-self.channels // tile), images), (x, self.bits, *self.parts),
-            (channels, *x.shape[2:], *before, *self.sizes[1:], pixels, *x.stride()),
+            _pack, (-(-(pixels + tail) // per), -(-self.channels // tile), images), (x, self.bits, *self.parts),
+            (channels, *x.shape[2:], *before, *grid[1:], pixels, tail, *self.step, *x.stride()),
             CHANNELS=self.channels, TILE_C=tile, PIXELS=per, LAST=x.stride(1) == 1,
         )  # fmt: skip
 
-    def convolve(self, weight, bias, taps, stride, dilation, out, wide, parts, after):
+    def convolve(self, weight, bias, taps, stride, out, wide, parts, after):
         """Write to out (a view) the convolution with weight (outs, channels, three axes of taps).
 
         Args:
@@ -356,9 +402,18 @@ class _Images:
         places = out.shape[2] * out.shape[3] * columns
         if not places:
             return
-        count = [max(1, axis.count) for axis in taps]
-        ks = 0 if any(axis.count < 1 for axis in taps) else count[0] * count[1] * count[2] * self.channels
-        tile_m, tile_n, step, stages = tiles(outs * wide, ks, self.channels)
+        count, dilation = [max(1, axis.count) for axis in taps], [axis.apart for axis in taps]
+        ks = 0 if any(axis.count < 1 for axis in taps) else math.prod(count) * self.channels
+        fast = None
+        if self.on_hopper and ks:
+            units = processors(out.device)
+            grid = images * math.prod(self.sizes) // math.prod(self.step)
+            fast = plan(
+                grid, outs * wide, self.channels, tuple(count), dilation[2], self.step[2], parts, units
+            )
+            tile_n, step = fast.cols, fast.step
+        else:
+            tile_m, tile_n, step, stages = tiles(outs * wide, ks, self.channels)
         rows, row_size = -(-outs * wide // tile_n) * tile_n, max(1, -(-ks // step)) * step
         w_parts = torch.empty((2, rows, row_size), dtype=torch.float16, device=out.device)
         exponents = torch.empty(rows, dtype=torch.int32, device=out.device)
@@ -370,17 +425,22 @@ class _Images:
             TAPS_H=count[1], TAPS_W=count[2], CHANNELS=self.channels, WIDE=wide, BLOCK=1024,
         )  # fmt: skip
         first = [have - axis.pad for have, axis in zip(self.pad, taps, strict=True)]
-        skipped = ((first[0] * self.sizes[1] + first[1]) * self.sizes[2] + first[2]) * self.channels
         bias_or_any = out if bias is None else bias
         sizes = *out.shape[2:], columns
-        w_tiles = [TensorDescriptor.from_tensor(part, [tile_n, step]) for part in w_parts]
-        launch(
-            _convolve, (-(-images * places // tile_m), rows // tile_n),
-            (*w_tiles, exponents, *self.parts[:, skipped:], self.bits, bias_or_any, *after.tensors(out), out),
-            (outs, images, *sizes, *self.sizes[1:], self.image_size, ks, *stride, *dilation, *out.stride()),
-            TAPS_H=count[1], TAPS_W=count[2], HAS_BIAS=bias is not None, **after.constants(), NEAR=out.stride(4) == 1, PARTS=parts, CHANNELS=self.channels,
-            WIDE=wide, BM=tile_m, BN=tile_n, BLOCK=step, EVEN=ks % step == 0, num_warps=4, num_stages=stages,
-        )  # fmt: skip
+        if fast:
+            convolve_hopper(
+                self, w_parts[:parts], exponents, bias, count, first, dilation, out, wide, after, fast, units
+            )  # fmt: skip
+        else:
+            skipped = ((first[0] * self.sizes[1] + first[1]) * self.sizes[2] + first[2]) * self.channels
+            w_tiles = [TensorDescriptor.from_tensor(part, [tile_n, step]) for part in w_parts]
+            launch(
+                _convolve, (-(-images * places // tile_m), rows // tile_n),
+                (*w_tiles, exponents, *self.parts[:, skipped:], self.bits, bias_or_any, *after.tensors(out), out),
+                (outs, images, *sizes, *self.sizes[1:], self.image_size, ks, *stride, *dilation, *out.stride()),
+                TAPS_H=count[1], TAPS_W=count[2], HAS_BIAS=bias is not None, **after.constants(), NEAR=out.stride(4) == 1, PARTS=parts, CHANNELS=self.channels,
+                WIDE=wide, BM=tile_m, BN=tile_n, BLOCK=step, EVEN=ks % step == 0, num_warps=4, num_stages=stages,
+            )  # fmt: skip
         launch(
             _mend_images, (-(-places // 256), images), (self.x, weight, self.bits, bad, bias_or_any, *after.tensors(out), out),
             (
@@ -404,22 +464,39 @@ def tiles(columns, ks, channels):
     return (64, 128, 64, 2) if columns > 64 else (128, tile_n, 64, 2)
 
 
-class _Taps:
-    """The taps of one axis that an output's place takes: input `place - pad + j` by tap `first - step * j`, for j < count."""
+class _Taps(NamedTuple):
+    """The taps of one axis that an output's place takes: input `stride * place - pad + apart * j` by tap `first - step * j`, j < count."""
 
-    def __init__(self, first, step, count, pad):
-        self.first, self.step, self.count, self.pad = first, step, count, pad
+    first: int
+    step: int
+    count: int
+    pad: int
+    apart: int = 1
 
     @classmethod
-    def plain(cls, size, padding):
-        return cls(0, -1, size, padding)
+    def plain(cls, size, padding, dilation):
+        return cls(0, -1, size, padding, dilation)
 
     @classmethod
-    def transposed(cls, size, padding, stride, residues):
-        """Of the outputs `stride * place + residue`: output o takes input i by tap o + padding - stride * i."""
-        low = min(-((size - 1 - padding - residue) // stride) for residue in residues)
-        high = max((residue + padding) // stride for residue in residues)
-        return cls(residues[0] + padding - stride * low, stride, high - low + 1, -low)
+    def transposed(cls, size, padding, stride, residues, dilation):
+        """Of the outputs `stride * place + residue`: output o takes input i by tap k where dilation * k = o + padding - stride * i.
+
+        Several residues share their inputs, each with taps of its own: their dilation is 1.
+        """
+        if dilation == 1:
+            low = min(-((size - 1 - padding - residue) // stride) for residue in residues)
+            high = max((residue + padding) // stride for residue in residues)
+            return cls(residues[0] + padding - stride * low, stride, high - low + 1, -low)
+        at, common = residues[0] + padding, math.gcd(stride, dilation)
+        found = range(size)[
+            next((k for k in range(size) if (at - dilation * k) % stride == 0), size) :: stride // common
+        ]
+        if not found:
+            return cls(0, 1, 0, 0)
+        apart = dilation // common
+        return cls(
+            found[-1], stride // common, len(found), apart * (len(found) - 1) - (at - dilation * found[0]) // stride, apart
+        )  # fmt: skip
 
 
 def _three_axes(tensor):
@@ -441,47 +518,106 @@ def convolution(x, weight, bias, stride, padding, dilation, out, parts=2, after=
         parts: 2 for float32 accuracy, 1 for that of TF32.
     """
     weight, pad = _three_axes(weight), _three(padding, 0)
-    images = _Images(_three_axes(x), pad, pad)
-    taps = [_Taps.plain(size, padding) for size, padding in zip(weight.shape[2:], pad, strict=True)]
-    images.convolve(weight, bias, taps, _three(stride, 1), _three(dilation, 1), _three_axes(out), 1, parts,
-                    after.three_axes())  # fmt: skip
+    images = _Images(_three_axes(x), pad, pad, _three_axes(out).shape[2:], _three(stride, 1))
+    taps = [_Taps.plain(*each) for each in zip(weight.shape[2:], pad, _three(dilation, 1), strict=True)]
+    images.convolve(weight, bias, taps, _three(stride, 1), _three_axes(out), 1, parts, after.three_axes())
     return out
 
 
-def transposed_convolution(x, weight, bias, stride, padding, out, parts=2, after=NOTHING):
-    """Write the transposed convolution of x with weight (channels, outs, taps...) to out; dilation 1.
+def transposed_convolution(x, weight, bias, stride, padding, dilation, out, parts=2, after=NOTHING):
+    """Write the transposed convolution of x with weight (channels, outs, taps...) to out.
 
     One convolution for each residue of the output's position by the stride; residues along a row, whose outputs are neighbors in
-    memory, together where the stride is 2 or 4.
+    memory, together where the stride is 2 or 4. Residues without taps are the bias alone.
     """
-    stride, padding = _three(stride, 1), _three(padding, 0)
-    x, weight, whole, out = _three_axes(x), _three_axes(weight).transpose(0, 1), out, _three_axes(out)
-    after = after.three_axes()
-    wide = stride[2] if stride[2] in (2, 4) else 1
-    together = [1, 1, wide]
-    phases = [
-        [
-            (
-                first,
-                _Taps.transposed(
-                    weight.shape[2 + axis], padding[axis], stride[axis], range(first, first + together[axis])
-                ),
-            )
-            for first in range(0, stride[axis], together[axis])
-        ]
-        for axis in range(3)
+    stride, whole, around = _three(stride, 1), out, after
+    x, weight, out, after = (
+        _three_axes(x),
+        _three_axes(weight).transpose(0, 1),
+        _three_axes(out),
+        after.three_axes(),
+    )
+    axes, wide = residues_of(weight.shape[2:], _three(padding, 0), stride, _three(dilation, 1))
+    phases = list(itertools.product(*axes))
+    found = [phase for phase in phases if all(taps.count > 0 for _, taps in phase)]
+    if len(found) < len(phases):
+        around.apply(whole, bias)
+    before = [max(0, *(taps.pad for _, taps in axis)) for axis in axes]
+    places = [-(-size // step) for size, step in zip(out.shape[2:], stride, strict=True)]
+    behind = [
+        max(0, *(count + taps.apart * (taps.count - 1) - taps.pad - size for _, taps in axis))
+        for axis, size, count in zip(axes, x.shape[2:], places, strict=True)
     ]
-    before = [max(0, *(taps.pad for _, taps in axis)) for axis in phases]
-    behind = []
-    for axis, size in enumerate(x.shape[2:]):
-        places = -(-out.shape[2 + axis] // stride[axis])
-        behind.append(max(0, *(places + taps.count - taps.pad - 1 - size for _, taps in phases[axis])))
-    images = _Images(x, before, behind)
-    for d, taps_d in phases[0]:
-        for h, taps_h in phases[1]:
-            for w, taps_w in phases[2]:
-                along = slice(w, None, 1 if wide > 1 else stride[2])
-                view = slice(None), slice(None), slice(d, None, stride[0]), slice(h, None, stride[1]), along
-                images.convolve(weight, bias, [taps_d, taps_h, taps_w], [1, 1, 1], [1, 1, 1], out[view], wide, parts,
-                                after.at(view))  # fmt: skip
+    images = _Images(x, before, behind, places)
+    for phase in found:
+        (d, _), (h, _), (w, _) = phase
+        along = slice(w, None, 1 if wide > 1 else stride[2])
+        view = slice(None), slice(None), slice(d, None, stride[0]), slice(h, None, stride[1]), along
+        taps = [of_axis for _, of_axis in phase]
+        images.convolve(weight, bias, taps, [1, 1, 1], out[view], wide, parts, after.at(view))
     return whole
+
+
+def clocks_of(x, outs, taps, sizes, stride, padding, dilation, transposed, parts):
+    """About how many clocks the products take where `hopper_convolutions` computes them, and how many there are; see `plan`.
+
+    Args:
+        x: the input; taps, sizes: of the weights' and the output's axes.
+    """
+    taps, stride, padding, dilation = (
+        _three(each, fill) for each, fill in ((taps, 1), (stride, 1), (padding, 0), (dilation, 1))
+    )
+    sizes, inner, units = _three(sizes, 1), _three(x.shape[2:], 1), processors(x.device)
+    if not transposed:
+        grid = [
+            max(-(-(size + pad) // step), out)
+            for size, pad, step, out in zip(inner, padding, stride, sizes, strict=True)
+        ]
+        places = x.shape[0] * math.prod(grid)
+        return plan(
+            places, outs, padded(x.shape[1]), tuple(taps), dilation[2], stride[2], parts, units
+        ).clocks, 1
+    axes, wide = residues_of(taps, padding, stride, dilation)
+    grid = [
+        max(-(-out // step), size + max(taps.pad for _, taps in axis))
+        for out, step, size, axis in zip(sizes, stride, inner, axes, strict=True)
+    ]
+    found = [
+        [taps for _, taps in phase]
+        for phase in itertools.product(*axes)
+        if all(taps.count > 0 for _, taps in phase)
+    ]
+    clocks = [
+        plan(
+            x.shape[0] * math.prod(grid),
+            outs * wide,
+            padded(x.shape[1]),
+            tuple(axis.count for axis in phase),
+            phase[2].apart,
+            1,
+            parts,
+            units,
+        ).clocks
+        for phase in found
+    ]
+    return sum(clocks), len(found)
+
+
+def padded(channels):
+    """Channels of `hopper_convolutions`, whose steps are 64, 32 or 16 of them."""
+    return -(-channels // 16) * 16 if channels <= 64 else -(-channels // 32) * 32
+
+
+def residues_of(sizes, padding, stride, dilation):
+    """Of each axis of a transposed convolution, residues of the output's place by the stride and their `_Taps`; how many of a row are one."""
+    wide = stride[2] if stride[2] in (2, 4) and dilation[2] == 1 else 1
+    axes = [
+        [
+            (first, _Taps.transposed(size, pad, step, range(first, first + together), apart))
+            for first in range(0, step, together)
+        ]
+        for size, pad, step, apart, together in zip(
+            sizes, padding, stride, dilation, (1, 1, wide), strict=True
+        )
+    ]
+    return axes, wide

@@ -36,7 +36,7 @@ FLOAT_TILES = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, 
 
 
 @gluon.jit
-def _barriers(STAGES: gl.constexpr):
+def barriers(STAGES: gl.constexpr):
     """Of stages of shared memory: one says that it is full, one that both groups of warps are done with it."""
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -164,7 +164,7 @@ def _multiply_hopper(a_tiles, b_tiles, a_scale_ptr, b_scale_ptr, bias_ptr, out_p
     """Tiles of 64 times PIECES (2 or 4) rows and 128 columns."""
     a_parts = gl.allocate_shared_memory(gl.float16, [STAGES * PIECES * 2, GROUP_ROWS, STEP], a_tiles.layout)
     b_parts = gl.allocate_shared_memory(gl.float16, [STAGES * 2, COLS, STEP], b_tiles.layout)
-    full, empty = _barriers(STAGES)
+    full, empty = barriers(STAGES)
     gl.warp_specialize(
         [
             (_multiply_tiles, (0, a_parts, b_parts, full, empty, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks,
@@ -233,7 +233,7 @@ def _multiply_few_hopper(x_tiles, x_scale_ptr, w_tiles, mark_ptr, out_ptr, m, n,
     """BM rows of x times 128 rows of w, over ``per`` steps of the sum."""
     x_parts = gl.allocate_shared_memory(gl.float16, [STAGES * 2, BM, STEP], x_tiles.layout)
     w_parts = gl.allocate_shared_memory(gl.float32, [STAGES * 2, GROUP_ROWS, STEP], w_tiles.layout)
-    full, empty = _barriers(STAGES)
+    full, empty = barriers(STAGES)
     groups, part = gl.cdiv(m, BM), gl.program_id(1)  # neighbors in time read the same rows of w
     first = part * per
     last = gl.minimum(first + per, gl.cdiv(ks, STEP))

@@ -24,6 +24,7 @@ from agent.kernels.gpu import (
     distances,
     gathered,
     hopper,
+    hopper_convolutions,
     lists,
     parts,
     products,
@@ -51,6 +52,22 @@ PARTS_ON_HOPPER = {"a_tiles": HALVES_OF_64, "b_tiles": HALVES_OF_128}
 CONVOLUTION = {
     "TAPS_H": 3, "TAPS_W": 3, "HAS_BIAS": False, "AFTER": None, "ONE": 0, "TWO": 0, "NEAR": True, "PARTS": 2, "EVEN": False,
 }  # fmt: skip
+
+
+ON_HOPPER_CONVOLUTION = {
+    "TAPS_H": 3, "TAPS_W": 3, "HAS_BIAS": True, "AFTER": None, "ONE": 0, "TWO": 0, "LAST": False, "WIDE": 1, "CHANNELS": 64,
+    "STEP": 32, "SHARED": 3, "REACH": 1, "MORE": 2, "COLS": 64, "PARTS": 2,
+}  # fmt: skip
+
+
+def _convolution_tiles(groups: int) -> dict[str, str]:
+    """Descriptors of `_convolve_hopper` with so many groups of eight places in half a tile."""
+    layout = "NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=16, rank={})"
+    return {
+        "x_tiles": f"tensordesc<fp16[{groups},8,32],{layout.format(3)}>",
+        "x_more": f"tensordesc<fp16[2,8,32],{layout.format(3)}>",
+        "w_tiles": f"tensordesc<fp16[64,32],{layout.format(2)}>",
+    }
 
 
 ATTENTION = {
@@ -184,6 +201,26 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         CONVOLUTION | {"CHANNELS": 32, "WIDE": 2, "BM": 64, "BN": 128, "BLOCK": 64},
         dict.fromkeys(("w_high_tiles", "w_low_tiles"), "tensordesc<fp16[128,64]>"),
         {"num_warps": 4, "num_stages": 2},
+    ),
+    "convolution on Hopper": (
+        hopper_convolutions._convolve_hopper,
+        ON_HOPPER_CONVOLUTION | {"PIECES": 2, "STAGES": 3},
+        _convolution_tiles(16),
+        {"num_warps": 4},
+    ),
+    "convolution and more on Hopper": (
+        hopper_convolutions._convolve_hopper,
+        ON_HOPPER_CONVOLUTION
+        | {
+            "PIECES": 2,
+            "STAGES": 3,
+            "AFTER": _gelu_and_more,
+            "ONE": 5,
+            "TWO": 1,
+            "WIDE": 2,
+        },
+        _convolution_tiles(16),
+        {"num_warps": 4},
     ),
     "attention": (
         attention._attend,
@@ -360,6 +397,8 @@ ABOVE_8 = (
             "wide product on Hopper",
             "few rows on Hopper",
             "sixteen rows on Hopper",
+            "convolution on Hopper",
+            "convolution and more on Hopper",
         )
     ),
     "few rows",

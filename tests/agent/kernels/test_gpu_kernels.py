@@ -113,14 +113,16 @@ def convolve(name, x, w, bias, stride, padding, dilation, parts=2):
     exact = run(x.double(), w.double(), None if bias is None else bias.double(), stride, padding, dilation)
     compare(name, out, exact, float32)
 
-def transposed(name, x, w, stride, padding, more):
+def transposed(name, x, w, stride, padding, more, dilation=1):
     if skipped(name):
         return
     run = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[x.dim() - 3]
-    float32 = run(x, w, None, stride, padding, more)
+    dilation, bias = (dilation,) * (x.dim() - 2), None if dilation == 1 else draw(w.shape[1])
+    float32 = run(x, w, bias, stride, padding, more, 1, dilation)
     out = torch.full_like(float32, 7.0)
-    convolutions.transposed_convolution(x, w, None, stride, padding, out)
-    compare(name, out, run(x.double(), w.double(), None, stride, padding, more), float32)
+    convolutions.transposed_convolution(x, w, bias, stride, padding, dilation, out)
+    exact = run(x.double(), w.double(), None if bias is None else bias.double(), stride, padding, more, 1, dilation)
+    compare(name, out, exact, float32)
 
 draw = torch.randn
 convolve("2-D", draw(2, 3, 9, 11), draw(20, 3, 3, 3), draw(20), 1, 1, 1)
@@ -140,7 +142,10 @@ transposed("3-D", draw(1, 3, 4, 3, 5), draw(3, 4, 3, 3, 3), (2, 2, 2), (1, 1, 1)
 transposed("1-D, more stride than taps", draw(2, 8, 20), draw(8, 3, 2), (3,), (0,), (0,))
 transposed("neighbors together", draw(2, 3, 4, 3, 5), draw(3, 5, 4, 4, 4), (2, 2, 2), (1, 1, 1), (0, 0, 0))
 transposed("an odd row, many channels", draw(1, 8, 4, 5), draw(8, 70, 3, 3), (2, 2), (1, 1), (0, 0))
+transposed("dilated by the stride", draw(2, 5, 6, 7), draw(5, 4, 3, 3), (2, 2), (1, 1), (0, 1), 2)
 transposed("four neighbors", draw(2, 8, 20), draw(8, 3, 2), (4,), (0,), (0,))
+transposed("dilated, prime to the stride", draw(2, 5, 9), draw(5, 4, 5), (3,), (2,), (1,), 2)
+transposed("dilated by half the stride", draw(2, 5, 9), draw(5, 4, 5), (4,), (1,), (2,), 6)
 y = draw(2, 4, 5, 6)
 y[1, 1, 2, 2] = float("nan")
 transposed("an image with nan", y, draw(4, 5, 3, 3), (2, 2), (1, 1), (1, 1))
