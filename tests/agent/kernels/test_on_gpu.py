@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -92,6 +93,49 @@ def test_a_transposed_convolution_of_a_long_stride_writes_each_place() -> None:
         out = calls.library_convolution(x, w, [16], [0], [1], True, [0], 1)
     exact = F.conv_transpose1d(x.double(), w.double(), None, 16)
     assert out.shape == exact.shape and error(out, exact) < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_convolutions_of_any_form(seed: int) -> None:
+    """Sizes, strides, dilations and layouts drawn at random; many channels go by the copy engine, which nothing else can run."""
+    from agent.kernels.gpu import convolutions
+
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    for _ in range(6):
+        axes, transposed = draw.choice([1, 2, 2, 3]), draw.random() < 0.5
+        sizes = [draw.randint(1, (5000, 70, 20)[axes - 1]) for _ in range(axes)]
+        taps, stride, dilation, padding = (
+            [draw.choice(of) for _ in range(axes)]
+            for of in ([1, 2, 3, 3, 5], [1, 1, 2, 3], [1, 1, 2, 3], [0, 1, 2])
+        )
+        channels, outs, images = (
+            draw.choice([9, 16, 48, 64, 100]),
+            draw.choice([1, 8, 40, 64, 130]),
+            draw.choice([1, 5]),
+        )
+        shape = (channels, outs, *taps) if transposed else (outs, channels, *taps)
+        # Of one sign, so that what tensor cores cut off adds up.
+        x, w, bias = (torch.rand(*of, device="cuda") for of in ((images, channels, *sizes), shape, (outs,)))
+        run = getattr(F, f"conv{'_transpose' if transposed else ''}{axes}d")
+        args = (stride, padding, 0, 1, dilation) if transposed else (stride, padding, dilation)
+        try:
+            exact = run(x.double(), w.double(), bias.double(), *args)
+        except RuntimeError:  # no output
+            continue
+        x = x.to(
+            memory_format=draw.choice(
+                [torch.contiguous_format, *([torch.channels_last] if axes == 2 else [])]
+            )
+        )
+        out = torch.full_like(exact, 7.0, dtype=torch.float32)
+        compute = convolutions.transposed_convolution if transposed else convolutions.convolution
+        compute(x, w, bias, stride, padding, dilation, out)
+        assert error(out, exact) <= max(5e-7, 2 * error(run(x, w, bias, *args), exact)), (
+            x.shape,
+            w.shape,
+            args,
+        )
 
 
 @triton.jit
