@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -95,10 +95,17 @@ def compared(m: int, n: int, k: int, *, errors: bool = False, in_graph: bool = F
             error(lambda: torch.mm(*positive, out=out), *positive, out),
             error(lambda: library_mm(*positive, out=out), *positive, out),
         ]
+    return row | in_turns(sides, in_graph=in_graph)
+
+
+def in_turns(
+    sides: Mapping[str, Callable[[], object]], *, in_graph: bool = False, least_calls: int = 10
+) -> dict[str, Any]:
+    """Each side's time in ms by its name, how much faster the second is, with the interval, and whether it was slower in each round."""
     calls = {}
     for name, side in sides.items():
         side()
-        calls[name] = max(10, min(200, round(10.0 / max(elapsed_ms(side, 3), 1e-3))))
+        calls[name] = max(least_calls, min(200, round(10.0 / max(elapsed_ms(side, 3), 1e-3))))
     if in_graph:
         graphs = {name: recorded(side, calls[name]) for name, side in sides.items()}
     times = {name: list[float]() for name in sides}
@@ -108,9 +115,9 @@ def compared(m: int, n: int, k: int, *, errors: bool = False, in_graph: bool = F
                 times[name].append(elapsed_ms(graphs[name].replay, 1) / calls[name])
             else:
                 times[name].append(elapsed_ms(sides[name], calls[name]))
-    ratios = sorted(one / two for one, two in zip(times["cublas"], times["library"], strict=True))
+    ratios = sorted(one / two for one, two in zip(*times.values(), strict=True))
     middle = ROUNDS // 2
-    row |= {name: sorted(each)[middle] for name, each in times.items()}
+    row: dict[str, Any] = {name: sorted(each)[middle] for name, each in times.items()}
     return row | {"faster": ratios[middle], "interval": [ratios[3], ratios[11]], "slower": ratios[-1] < 1}
 
 
