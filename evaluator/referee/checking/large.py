@@ -283,9 +283,8 @@ class _Comparison:
         """The expected outputs for some rows, or for all of them.
 
         Args:
-            own: the reference's own result for all rows, whose error is allowed: for some rows alone a library may take another
-                algorithm. cuDNN's error for one image was a seventh of that for the same image among 16 (H200), and honest sums in
-                float32 were called wrong by it. None to call the reference for these rows alone.
+            own: the reference's own result for all rows, whose error is allowed: that is what its user gets, and for some rows alone a
+                library may take another algorithm. None to call the reference for these rows alone.
         """
         reference = self._shape.side
         cut = None if rows is None else (*rows, self._places or [])
