@@ -127,7 +127,7 @@ class Move:
     sign: int
 
 
-def _prepared(arguments: list[Any], move: Move | None, *, widen: bool) -> list[Any]:
+def prepared(arguments: list[Any], move: Move | None, *, widen: bool) -> list[Any]:
     """The arguments in double precision (or their own), moved if requested, never in the memory of the given ones.
 
     An in-place module would otherwise change the input of the next result of the same request.
@@ -198,7 +198,7 @@ def outputs(
         def forward(*inputs: Any) -> Any:
             return task_oracle(model, *inputs)
 
-    arguments = _prepared(arguments, move, widen=own is None)
+    arguments = prepared(arguments, move, widen=own is None)
     call = calls.make(forward, model, shape.spec, exact.initial)
     default = torch.get_default_dtype()
     with ExitStack() as stack:

@@ -408,7 +408,7 @@ class Turns:
         Answers where.
 
         With ``rows`` (first, end, tensors) only these rows of the named tensors among the arguments are used. The
-        kind ``own`` is the module's own result, in full precision.
+        kind ``own`` is the module's own result, in full precision; with a move, for inputs moved in their own dtypes.
         """
         shape = self.shapes[request["shape"]]
         self._make_slots(shape, request["slot"] + 1)
@@ -440,9 +440,11 @@ class Turns:
         if kind["tier"] == OWN_IN_TIER:
             with torch.no_grad():
                 return [exact.widened(one) for one in blocks.flatten(shape.forwards["eager"](*arguments))]
+        move = exact.Move(**kind["move"]) if kind["move"] else None
         if kind["tier"] != OWN_RESULT:
-            move = exact.Move(**kind["move"]) if kind["move"] else None
             return exact.outputs(shape, arguments, own, kind["tier"], move)
+        if move is not None:
+            arguments = exact.prepared(arguments, move, widen=False)
         with torch.no_grad(), variants.full_precision():
             return blocks.flatten(shape.forwards["eager"](*arguments))
 

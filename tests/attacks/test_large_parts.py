@@ -66,14 +66,13 @@ class Reference:
         return [[self._of(x, kind).reshape(-1)] for kind in kinds]
 
     def _of(self, x: torch.Tensor, kind: dict[str, Any]) -> torch.Tensor:
-        if kind["tier"] == "own":
-            return self.module(x)
+        dtype = x.dtype
         x, move = x.double(), kind["move"]
         if move is not None:
             generator = torch.Generator().manual_seed(move["seed"])
             way = torch.randint(0, 2, x.shape, generator=generator).double() * 2 - 1
             x = x * (1 + move["sign"] * move["steps"][0] * way)
-        return self.module(x)
+        return self.module(x.to(dtype) if kind["tier"] == "own" else x)
 
 
 class ReferenceInTier(Reference):
@@ -249,6 +248,48 @@ def test_a_candidate_may_be_as_far_off_as_the_reference_is_among_all_rows() -> N
         Judged(coarse_among_many).check(lambda x: off_by(x, -900.0))
         with pytest.raises(Rejected):
             Judged(coarse_among_many).check(lambda x: off_by(x, -4800.0))
+
+
+class ReferenceWithoutFloat64(Reference):
+    """Its results in float64 do not fit."""
+
+    def oracle(self, kinds: list[dict[str, Any]], rows: Any = None) -> list[list[torch.Tensor]]:
+        if any(kind["tier"] != "own" for kind in kinds):
+            raise RoleReported("out_of_memory", "float64 does not fit", role="reference")
+        return super().oracle(kinds, rows)
+
+
+class JudgedWithoutFloat64(Judged):
+    reference = ReferenceWithoutFloat64
+
+
+#: Its columns add up to zero: of large inputs the terms are large, and the sums are not.
+BALANCED = WEIGHT - WEIGHT.double().mean(0).float()
+
+
+def one_term_after_another(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros_like(x)
+    for place in range(COLS):
+        total = total + x[:, place : place + 1] * BALANCED[place].to(x.dtype)
+    return total
+
+
+def test_where_float64_does_not_fit_the_reference_says_how_far_rounding_moves_it() -> None:
+    """Its own result counts as exact then, and no two sums of large terms that cancel are the same."""
+
+    def other_order(x: torch.Tensor) -> torch.Tensor:
+        return x @ BALANCED
+
+    def of_fewer_bits(x: torch.Tensor) -> torch.Tensor:
+        return other_order((x.view(torch.int32) & -64).view(torch.float32))
+
+    for _ in range(3):
+        judged = JudgedWithoutFloat64(one_term_after_another)
+        x = torch.randn(ROWS, COLS) + 1000.0
+        judged.compare(other_order, "task", x)
+        assert "no_float64_oracle" in [finding.rule for finding in judged.shape.checks.notes]
+        with pytest.raises(Rejected):
+            judged.compare(of_fewer_bits, "task", x)
 
 
 # -- right in the checks ---------------------------------------------------------------------------------------------
