@@ -37,7 +37,7 @@ def _largest(x_ptr, bits_ptr, count, image_stride, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=["channels", "depth", "height", "width", "pad_d", "pad_h", "pad_w"])
 def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pad_d, pad_h, pad_w, grid_h, grid_w, pixels, tail,
           step_d, step_h, step_w, image_stride, channel_stride, d_stride, h_stride, w_stride,
-          CHANNELS: tl.constexpr, TILE_C: tl.constexpr, PIXELS: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
+          CHANNELS: tl.constexpr, TILE_C: tl.constexpr, PIXELS: tl.constexpr):  # fmt: skip
     """The two parts of an image, channels last and with zeros around it, block by block of step_d x step_h x step_w pixels.
 
     The last image has a tail of zeros.
@@ -54,14 +54,9 @@ def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pa
     c = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     at = d.to(tl.int64) * d_stride + h.to(tl.int64) * h_stride + w.to(tl.int64) * w_stride
     from_c = image * image_stride + c.to(tl.int64) * channel_stride
-    if LAST:  # neighboring threads read neighbors in memory
-        x = tl.load(
-            x_ptr + at[:, None] + from_c[None, :], mask=inside[:, None] & (c < channels)[None, :], other=0.0
-        )
-    else:
-        x = tl.load(
-            x_ptr + at[None, :] + from_c[:, None], mask=inside[None, :] & (c < channels)[:, None], other=0.0
-        ).T
+    # Pixels are the first axis: where the compiler knows no neighbors in memory, it has neighboring threads along that.
+    there = inside[:, None] & (c < channels)[None, :]
+    x = tl.load(x_ptr + at[:, None] + from_c[None, :], mask=there, other=0.0)
     scaled = x * power_of_two(13 - exponent)
     high = scaled.to(tl.float16)
     low = (scaled - high.to(tl.float32)).to(tl.float16)
@@ -386,7 +381,7 @@ class _Images:
         launch(
             _pack, (-(-(pixels + tail) // per), -(-self.channels // tile), images), (x, self.bits, *self.parts),
             (channels, *x.shape[2:], *before, *grid[1:], pixels, tail, *self.step, *x.stride()),
-            CHANNELS=self.channels, TILE_C=tile, PIXELS=per, LAST=x.stride(1) == 1,
+            CHANNELS=self.channels, TILE_C=tile, PIXELS=per,
         )  # fmt: skip
 
     def convolve(self, weight, bias, taps, stride, out, wide, parts, after):

@@ -17,20 +17,20 @@ MOST_TAPS = 64  # of a window; the loop over them is unrolled
 def _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
                TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, KIND: tl.constexpr, CHANNELS: tl.constexpr,
                MASKED: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):  # fmt: skip
-    """The taps of a tile's windows together, and how many are inside."""
+    """The taps of a tile's windows together, (columns, rows), and how many are inside."""
     nothing: tl.constexpr = float("-inf") if KIND == "max" else 0.0
-    total = tl.full((ROWS, COLS), nothing, dtype=tl.float32)
-    count = tl.zeros((ROWS, COLS), dtype=tl.float32)
+    total = tl.full((COLS, ROWS), nothing, dtype=tl.float32)
+    count = tl.zeros((COLS, ROWS), dtype=tl.float32)
     for _ in tl.range(0, CHANNELS):
         for tap_d in tl.static_range(TAPS_D):
             for tap_h in tl.static_range(TAPS_H):
                 for tap_w in tl.static_range(TAPS_W):
                     at = first + ((tap_d * dil_d * height + tap_h * dil_h) * width + tap_w * dil_w)
                     w = from_w + tap_w * dil_w
-                    there = tl.broadcast_to(((w >= 0) & (w < width) & (x < out_w))[None, :], (ROWS, COLS))
+                    there = tl.broadcast_to(((w >= 0) & (w < width) & (x < out_w))[:, None], (COLS, ROWS))
                     if MASKED:
                         d, h = from_d + tap_d * dil_d, from_h + tap_h * dil_h
-                        rows_there = ((d >= 0) & (d < depth) & (h >= 0) & (h < height) & (y < out_h))[:, None]
+                        rows_there = ((d >= 0) & (d < depth) & (h >= 0) & (h < height) & (y < out_h))[None, :]
                         there = there & rows_there
                     value = tl.load(at, mask=there, other=nothing).to(tl.float32)
                     if KIND == "mean_inside":
@@ -50,7 +50,7 @@ def _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width,
 def _windows(x_ptr, w_ptr, out_ptr, channels_out, repeat, depth, height, width, out_d, out_h, out_w,
              stride_d, stride_h, stride_w, pad_d, pad_h, pad_w, dil_d, dil_h, dil_w, divisor,
              TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, KIND: tl.constexpr, CHANNELS: tl.constexpr,
-             ROWS: tl.constexpr, COLS: tl.constexpr):  # fmt: skip
+             APART: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):  # fmt: skip
     """One tile of one plane of the output (planes, out_d, out_h, out_w), from x (planes / repeat * CHANNELS, depth, height, width).
 
     KIND: "convolution" with the weights (CHANNELS, taps) of the plane's channel; "mean" by the divisor; "mean_inside", by the number of
@@ -71,7 +71,8 @@ def _windows(x_ptr, w_ptr, out_ptr, channels_out, repeat, depth, height, width, 
     last_h = ((h_tile + 1) * ROWS - 1).to(tl.int32) * stride_h - pad_h + (TAPS_H - 1) * dil_h
     is_inside = (from_d >= 0) & (last_d < depth) & (h_tile * ROWS * stride_h >= pad_h) & (last_h < height)
     is_inside = is_inside & ((h_tile + 1) * ROWS <= out_h)
-    first = x_ptr + (from_d * height + from_h)[:, None] * width + from_w[None, :]
+    # Columns are the first axis: where windows lie apart, the compiler knows no neighbors in memory, and has neighboring threads along that.
+    first = x_ptr + from_w[:, None] + (from_d * height + from_h)[None, :] * width
     if is_inside:
         total, count = _taken_all(first, w_ptr, from_d, from_h, from_w, y, x, depth, height, width, out_h, out_w, dil_d, dil_h, dil_w,
                                   TAPS_D, TAPS_H, TAPS_W, KIND, CHANNELS, False, ROWS, COLS)  # fmt: skip
@@ -82,8 +83,10 @@ def _windows(x_ptr, w_ptr, out_ptr, channels_out, repeat, depth, height, width, 
         total = total / divisor
     elif KIND == "mean_inside":
         total = total / count
-    to = out_ptr + ((plane * out_d + z) * out_h + y)[:, None] * out_w + x[None, :]
-    tl.store(to, total, mask=(y < out_h)[:, None] & (x < out_w)[None, :])
+    to = out_ptr + x[:, None] + ((plane * out_d + z) * out_h + y)[None, :] * out_w
+    if APART:  # a thread that stored neighbors would load windows that lie apart, a warp from eight times as many lines
+        to = tl.max_contiguous(to, [1, 1])
+    tl.store(to, total, mask=(x < out_w)[:, None] & (y < out_h)[None, :])
 
 
 @repeated
@@ -111,7 +114,8 @@ def windows(x, out, kind, taps, stride, padding, dilation, weight=None, divisor=
                 out.shape[1], repeat, *sizes, *out_sizes, *one, *stride, *none, *padding,
                 *one, *dilation, float(divisor),
             ),
-            TAPS_D=taps[0], TAPS_H=taps[1], TAPS_W=taps[2], KIND=kind, CHANNELS=channels, ROWS=rows, COLS=cols,
+            TAPS_D=taps[0], TAPS_H=taps[1], TAPS_W=taps[2], KIND=kind, CHANNELS=channels, APART=stride[-1] > 1,
+            ROWS=rows, COLS=cols,
         )  # fmt: skip
     return out
 

@@ -91,6 +91,8 @@ print(json.dumps({"calls": calls, "errors": errors}))
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_taps_read_what_was_packed_for_them(seed: int, tmp_path: Path) -> None:
-    told = run_program(tmp_path, _PROGRAM.replace("SEED", str(seed)).replace("COUNT", "8" if not seed else "24"))
+    told = run_program(
+        tmp_path, _PROGRAM.replace("SEED", str(seed)).replace("COUNT", "8" if not seed else "24")
+    )
     assert told["calls"] >= len(told["errors"])
     assert {name: error for name, error in told["errors"].items() if error > 1e-6} == {}
