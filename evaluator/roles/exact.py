@@ -139,7 +139,8 @@ def prepared(arguments: list[Any], move: Move | None, *, widen: bool) -> list[An
         if not isinstance(value, torch.Tensor):
             return value
         given = value.detach()
-        wide = _widened(given)
+        # float32 stays what it is where it is asked for: a move in float64 takes 25 bytes an element.
+        wide = _widened(given) if widen or given.element_size() < 4 else given
         step = next(steps, 0.0)
         if step and move is not None:
             if wide.device not in generators:
@@ -154,11 +155,12 @@ def prepared(arguments: list[Any], move: Move | None, *, widen: bool) -> list[An
 
 
 def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """1 or -1 for each element, at random, in float64 on the same device: one bit of each byte of random numbers."""
+    """1 or -1 for each element, at random, as precise and on the same device: one bit of each byte of random numbers."""
     count = like.numel()
     numbers = torch.empty(-(-count // 8), dtype=torch.int64, device=like.device).random_(generator=generator)
     bits = numbers.view(torch.uint8)[:count].bitwise_and_(1)
-    signs = bits.to(torch.float64).mul_(2.0).sub_(1.0).view(like.shape)
+    wide = like.dtype in (torch.float64, torch.complex128)
+    signs = bits.to(torch.float64 if wide else torch.float32).mul_(2.0).sub_(1.0).view(like.shape)
     if like.dim() and like.shape[-1] > 1:
         # A row whose signs are all alike is only shifted, and a normalization does not notice that: one short row
         # in a hundred would be granted no rounding error at all.
@@ -169,6 +171,13 @@ def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def widened(tensor: torch.Tensor) -> torch.Tensor:
     """An output as the referee reads it: inexact ones in double precision, whatever dtype the module returned."""
     return _widened(tensor.detach().resolve_conj().resolve_neg()).contiguous()
+
+
+def readable(tensor: torch.Tensor) -> torch.Tensor:
+    """An output as the referee reads it: as it is, but 8 and 16 bits of a float, which NumPy may not know, in double precision."""
+    if tensor.is_floating_point() and tensor.element_size() < 4:
+        return widened(tensor)
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def outputs(

@@ -443,10 +443,11 @@ class Turns:
         move = exact.Move(**kind["move"]) if kind["move"] else None
         if kind["tier"] != OWN_RESULT:
             return exact.outputs(shape, arguments, own, kind["tier"], move)
-        if move is not None:
-            arguments = exact.prepared(arguments, move, widen=False)
         with torch.no_grad(), variants.full_precision():
-            return blocks.flatten(shape.forwards["eager"](*arguments))
+            if move is None:
+                return blocks.flatten(shape.forwards["eager"](*arguments))
+            arguments = exact.prepared(arguments, move, widen=False)
+            return [exact.readable(one) for one in blocks.flatten(shape.forwards["eager"](*arguments))]
 
     def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy that the next result cannot change, where the referee reads it."""

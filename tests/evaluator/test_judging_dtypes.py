@@ -271,3 +271,28 @@ def test_a_planted_slip_is_found(
     verdict = judge(referee, kind.task, proposal)
     assert verdict.verdict == word, (verdict.reason, verdict.detail)
     assert rule in rules(verdict)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_reference_that_does_not_run_in_float64_allows_no_more_than_rounding(
+    dtype: str, referee: Referee
+) -> None:
+    """Its own result counts as exact, and that for moved inputs says how far rounding moves it, in numbers that NumPy may not know."""
+    source = task(f"""
+    PRECISION = "strict"
+    WEIGHT = torch.randn(64, 96, generator=torch.Generator().manual_seed(1)).to(torch.{dtype})
+    class Model(nn.Module):
+        def forward(self, x):
+            return torch.tanh(x @ WEIGHT)
+
+    def get_inputs():
+        return [torch.randn(24, 64).to(torch.{dtype})]
+
+    def get_init_inputs():
+        return []
+    """)
+    verdict = judge(referee, source, replaced(source, ("x @ WEIGHT", "(WEIGHT.t() @ x.t()).t().contiguous()")))
+    assert (verdict.verdict, "no_float64_oracle" in rules(verdict)) == ("accepted", True)
+    for wrong in ("torch.tanh(x @ WEIGHT) * 0.5", "torch.randn(24, 96).to(x.dtype) * 100"):
+        verdict = judge(referee, source, replaced(source, ("torch.tanh(x @ WEIGHT)", wrong)))
+        assert verdict.verdict == "incorrect", (wrong, verdict.reason)

@@ -258,7 +258,7 @@ class _Comparison:
 
     def _look(self, answer: Answer, own: Answer, rows: tuple[int, int]) -> None:
         """The oracle's comparison for some rows."""
-        case = self._case(rows, own)
+        case = self._case(rows)
         if rows[1] - rows[0] > 1 or self._batch <= _FEW_ROWS:
             self._told(f"{rows[1] - rows[0]} of {self._batch} rows at a time")
         self._judge(case, answer, rows)
@@ -279,27 +279,18 @@ class _Comparison:
             if not comparison.ok:
                 raise wrong(self._shape, case, comparison, self._values(answer, rows))
 
-    def _case(self, rows: tuple[int, int] | None, own: Answer | None = None) -> Case:
-        """The expected outputs for some rows, or for all of them.
-
-        Args:
-            own: the reference's own result for all rows, whose error is allowed: that is what its user gets, and for some rows alone a
-                library may take another algorithm. None to call the reference for these rows alone.
-        """
+    def _case(self, rows: tuple[int, int] | None) -> Case:
+        """The expected outputs for some rows, or for all of them."""
         reference = self._shape.side
         cut = None if rows is None else (*rows, self._places or [])
-        if own is not None:
-            given = [values.clone() for values in self._values(own, rows)]
-        else:
-            (computed,) = reference.oracle([{"tier": "own", "move": None}], cut)
-            given = [values.clone() for values in computed]
+        (own,) = reference.oracle([{"tier": "own", "move": None}], cut)
         metas = []
-        for values, meta in zip(given, self._shape.output_metas, strict=True):
+        for values, meta in zip(own, self._shape.output_metas, strict=True):
             sizes = meta.shape if rows is None else (rows[1] - rows[0], *meta.shape[1:])
             metas.append(_contiguous(meta.dtype, sizes))
             if values.numel() != metas[-1].elements:
                 raise RoleReported("runtime_error", "the rows are not rows of the output", role="reference")
-        spans = [values.view(torch.uint8).reshape(-1) for values in given]
+        spans = [values.clone().view(torch.uint8).reshape(-1) for values in own]
         result = OwnResult(self._name, [], tuple(metas), 0, frozenset(), spans, signs=self._signs)
         return case_of(self._shape, result, rows=cut, in_slot=True)
 
