@@ -17,6 +17,7 @@ _KERNELS = (
     "parts.py",
     "hopper.py",
     "products.py",
+    "geometry.py",
     "hopper_convolutions.py",
     "convolutions.py",
     "windows.py",

@@ -9,21 +9,24 @@ import torch
 
 from agent.kernels.gpu.attention import attention, attention_applies, weighed
 from agent.kernels.gpu.bags import sum_bags
-from agent.kernels.gpu.convolutions import (
-    FEW_CHANNELS,
-    After,
-    clocks_of,
-    convolution,
-    padded,
-    transposed_convolution,
-)
+from agent.kernels.gpu.convolutions import After, convolution
 from agent.kernels.gpu.distances import distances
 from agent.kernels.gpu.gathered import multiply_gathered
+from agent.kernels.gpu.geometry import FEW_CHANNELS, geometry_of, padded, stored_sizes
 from agent.kernels.gpu.hopper import on_hopper
+from agent.kernels.gpu.hopper_convolutions import plan
 from agent.kernels.gpu.launching import repeated
 from agent.kernels.gpu.lists import sums_of_lists
 from agent.kernels.gpu.parts import TILE
-from agent.kernels.gpu.products import few, four_of, product, product_pays, unpacked, with_launches
+from agent.kernels.gpu.products import (
+    few,
+    four_of,
+    processors,
+    product,
+    product_pays,
+    unpacked,
+    with_launches,
+)
 from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.scans import running_logsumexp, scan
@@ -35,6 +38,8 @@ from agent.kernels.gpu.windows import windows, windows_apply
 
 #: Of a GPU that multiplies (H100, H200).
 CLOCK_HZ = 1.6e9
+#: Products of a transposed convolution, each of three launches.
+MOST_RESIDUES = 256
 #: Channels of a group, in and out, up to which a convolution is computed in its direct form: with five, cuDNN reaches 2.5 TFLOP/s and
 #: this 3.6 (H100). With more, cuDNN gains; not measured.
 MOST_OF_GROUP = 5
@@ -177,9 +182,7 @@ def _convolution(x, weight, bias, form, parts, after, one, two):
         return None
     after = _after(after, one, two, outs)
     out = torch.empty((x.shape[0], outs, *out_sizes), dtype=x.dtype, device=x.device, memory_format=order)
-    if transposed:
-        return transposed_convolution(x, weight, bias, stride, padding, dilation, out, parts, after)
-    return convolution(x, weight, bias, stride, padding, dilation, out, parts, after)
+    return convolution(x, weight, bias, stride, padding, dilation, transposed, out, parts, after)
 
 
 def library_mean_pool(x, taps, stride, padding, inside, divisor):
@@ -417,22 +420,32 @@ def _is_rounded():
 
 
 def _convolution_pays(x, outs, taps, sizes, form, parts):
-    """Whether an implicit product is faster than cuDNN, by rates measured on an H100.
+    """Whether implicit products are faster than cuDNN, by rates measured on an H100, and their copy of the input fits.
 
     cuDNN in float32: 38 TFLOP/s, less where few terms are summed or few channels come out, 12 in transposed 3-D convolutions, and
-    with a stride 0.8e12 taps a second, 32 channels at a time; two thirds in others with a stride; about twice these in TF32. Here: the copies of the input at 2.4 TB/s; then the product, for few channels at 450
-    TFLOP/s of float16, or the patches' reads from L2 at 4 TB/s if that takes longer; and the output at 2.2 TB/s. Each
-    residue of a transposed convolution is three launches.
+    with a stride 0.8e12 taps a second, 32 channels at a time; two thirds in others with a stride; about twice these in TF32. Here: the
+    copies of the input and the weights at 2.4 TB/s; then the products, by `plan` or for few channels at 450 TFLOP/s of float16, or
+    the patches' reads from L2 at 4 TB/s if that takes longer; and the output at 2.2 TB/s. Each product is three launches.
 
     Args:
         taps, sizes: of the weights' and the output's axes. form: see `_convolution`.
     """
-    stride, padding, dilation, transposed, *_ = form
+    stride, _, _, transposed, *_ = form
     images, channels = x.shape[:2]
     pixels, count, steps = images * math.prod(sizes), math.prod(taps), math.prod(stride)
     if min(x.numel(), pixels, outs) == 0 or images >= 1 << 16 or pixels >= 1 << 31:
         return False
-    if x[0].numel() * 16 * (128 * images // pixels + 2) > 1 << 31:  # offsets from a tile's first image
+    if transposed and steps > MOST_RESIDUES:
+        return False
+    geometry = geometry_of(x.shape[2:], sizes, taps, *form[:4], x.is_contiguous())
+    few = channels <= FEW_CHANNELS
+    stored = math.prod(stored_sizes(x.shape[2:], geometry, not few))
+    of_pixel = padded(channels, not few)
+    # 32-bit offsets: of elements from a tile's first image, or of places.
+    if stored * (of_pixel * (128 * images // pixels + 2) if few else images) >= 1 << 31:
+        return False
+    packed_bytes, weights = images * stored * of_pixel * 2 * parts, channels * outs * count
+    if packed_bytes > 16 * (x.numel() + pixels * outs) + (1 << 28):
         return False
     cudnn = 38e12 * min(1.0, (channels * count / 400) ** 0.5, outs / (32 if x.dim() < 5 else 48))
     flops = 2 * pixels * outs * channels * count / (steps if transposed else 1)
@@ -442,21 +455,19 @@ def _convolution_pays(x, outs, taps, sizes, form, parts):
         by_taps = flops / (pixels * outs * count * -(-channels // 32) / 0.8e12)
         cudnn = min(cudnn, 12e12 if steps == 1 else by_taps)
     cudnn_s = flops / cudnn / (2.2 if parts == 1 else 1)
-    cudnn_s = max(cudnn_s, 4 * (x.numel() + pixels * outs) / 2.5e12)
-    packed = padded(channels) if channels > FEW_CHANNELS else 4 if channels <= 4 else 8
-    ours_s = x.numel() * (8 + 2 * parts * packed / channels) / 2.4e12
-    if channels > FEW_CHANNELS:
-        clocks, products = clocks_of(x, outs, taps, sizes, *form[:4], parts)
-        ours_s += clocks / CLOCK_HZ
-    else:
-        products = steps if transposed else 1
-        wide = stride[-1] if transposed and stride[-1] in (2, 4) and dilation[-1] == 1 else 1
-        products, columns = products // wide, outs * wide
-        terms = packed * count / (steps if transposed else 1)
-        if wide > 1:
-            terms *= (taps[-1] // wide + 1) * wide / taps[-1]
-        tile = max(16, min(64, 1 << (columns - 1).bit_length()))
-        tiles, places = -(-columns // tile), pixels / wide
-        product_s = 2 * (3 if parts == 2 else 1) * places * tiles * tile * terms / 450e12
-        ours_s += max(product_s, places * tiles * terms * 2 * parts / 4e12) + 4 * pixels * outs / 2.2e12
-    return with_launches(ours_s, 6 + 6 * products) < 0.95 * cudnn_s
+    cudnn_s = max(cudnn_s, 4 * (x.numel() + pixels * outs + weights) / 2.5e12)
+    ours_s = (8 * x.numel() + packed_bytes + 12 * weights) / 2.4e12
+    columns = outs * geometry.wide
+    for _, axes in geometry.products:
+        counts = tuple(axis.count for axis in axes)
+        if few:
+            tile = max(16, min(64, 1 << (columns - 1).bit_length()))
+            terms = images * math.prod(geometry.places) * -(-columns // tile) * of_pixel * math.prod(counts)
+            ours_s += max(2 * (2 * parts - 1) * tile * terms / 450e12, terms * 2 * parts / 4e12)
+        else:
+            places = images * stored // math.prod(geometry.stride)
+            how = axes[2].apart, geometry.stride[2], parts, processors(x.device)
+            ours_s += plan(places, columns, of_pixel, counts, *how).clocks / CLOCK_HZ
+    if few:
+        ours_s += 4 * pixels * outs / 2.2e12
+    return with_launches(ours_s, 6 + 6 * len(geometry.products)) < 0.95 * cudnn_s

@@ -9,7 +9,6 @@ allowed, the product of the high parts alone has its accuracy. Images with value
 are computed again in float32.
 """
 
-import itertools
 import math
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from agent.kernels.gpu.geometry import FEW_CHANNELS, geometry_of, padded, stored_sizes
 from agent.kernels.gpu.hopper import on_hopper
 from agent.kernels.gpu.hopper_convolutions import convolve_hopper, plan
 from agent.kernels.gpu.launching import launch
@@ -37,8 +37,8 @@ def _largest(x_ptr, bits_ptr, count, image_stride, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=["channels", "depth", "height", "width", "pad_d", "pad_h", "pad_w"])
 def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pad_d, pad_h, pad_w, grid_h, grid_w, pixels, tail,
           step_d, step_h, step_w, image_stride, channel_stride, d_stride, h_stride, w_stride,
-          CHANNELS: tl.constexpr, TILE_C: tl.constexpr, PIXELS: tl.constexpr):  # fmt: skip
-    """The two parts of an image, channels last and with zeros around it, block by block of step_d x step_h x step_w pixels.
+          CHANNELS: tl.constexpr, TILE_C: tl.constexpr, PIXELS: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
+    """The parts of an image, channels last and with zeros around it, block by block of step_d x step_h x step_w pixels.
 
     The last image has a tail of zeros.
     """
@@ -59,11 +59,11 @@ def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pa
     x = tl.load(x_ptr + at[:, None] + from_c[None, :], mask=there, other=0.0)
     scaled = x * power_of_two(13 - exponent)
     high = scaled.to(tl.float16)
-    low = (scaled - high.to(tl.float32)).to(tl.float16)
     to = (image * pixels + pixel)[:, None] * CHANNELS + c[None, :]
     there = (pixel < pixels_here)[:, None] & (c < CHANNELS)[None, :]
     tl.store(high_ptr + to, high, mask=there)
-    tl.store(low_ptr + to, low, mask=there)
+    if PARTS == 2:
+        tl.store(low_ptr + to, (scaled - high.to(tl.float32)).to(tl.float16), mask=there)
 
 
 @triton.jit
@@ -314,22 +314,25 @@ class After(NamedTuple):
         dims = [0 if one is None else one.dim() for one in self.operands]
         return {"AFTER": self.function, "ONE": dims[0], "TWO": dims[1]}
 
-    def apply(self, out, *bias):
-        """To a dense output that something else computed, or with a bias (or None) to that alone."""
-        if (bias or self.function is not None) and out.numel():
+    def apply(self, out):
+        """To a dense output that something else computed."""
+        return out if self.function is None else self._launch(out, out, FILL=False, HAS_BIAS=False)
+
+    def fill(self, out, bias):
+        """Write to a dense output what the operations make of a bias alone, or of zero where that is None."""
+        return self._launch(out, out if bias is None else bias, FILL=True, HAS_BIAS=bias is not None)
+
+    def _launch(self, out, bias, **constants):
+        if out.numel():
             near = 1 if out.stride(1) == 1 else out[0, 0].numel()  # values of a channel beside each other
-            first = bias[0] if bias else out
             launch(
-                _apply, (-(-out.numel() // 1024),), (out, out if first is None else first, *self.tensors(out)),
-                (out.numel(), out.shape[1], near), FILL=bool(bias), HAS_BIAS=bool(bias) and first is not None,
-                **self.constants(), BLOCK=1024,
+                _apply, (-(-out.numel() // 1024),), (out, bias, *self.tensors(out)), (out.numel(), out.shape[1], near),
+                **constants, **self.constants(), BLOCK=1024,
             )  # fmt: skip
         return out
 
 
 NOTHING = After()
-#: With no more, a pixel's channels are too few for the copy engine.
-FEW_CHANNELS = 8
 
 
 class _Images:
@@ -338,61 +341,52 @@ class _Images:
     For `hopper_convolutions`, zeros behind a row are also those before the next one, and a stride's blocks of pixels lie together.
 
     Attributes:
-        packed: rows of blocks, high parts and then low ones, (2 * rows and some more, pixels of a block * channels), flat.
+        packed: rows of blocks, high parts and then low ones, (parts * rows and some more, pixels of a block * channels), flat.
         parts: views of these, each flat. channels: padded; rows: of one part.
         bits: of the largest magnitude of each image, (images + 1,) int32; the last is not zero where weights have no scale.
-        pad: zeros before each axis; sizes: of the padded axes; step: of the blocks.
+        sizes: of the padded axes; step: of the blocks.
     """
 
-    def __init__(self, x, before, after, places, stride=(1, 1, 1)):
-        """Args: before, after: zeros that taps reach. places: of the output, each axis. stride: of the convolution."""
+    def __init__(self, x, geometry, parts):
         images, channels = x.shape[:2]
-        self.x, self.pad = x, before
+        self.x, self.geometry = x, geometry
         self.on_hopper = channels > FEW_CHANNELS and on_hopper(x.device)
-        self.step, tail = [1, 1, 1], 0
-        self.sizes = [low + size + high for low, size, high in zip(before, x.shape[2:], after, strict=True)]
-        if self.on_hopper:
-            self.channels = padded(channels)
-            self.step, both = list(stride), list(map(min, before, after))
-            self.sizes = [
-                max(-(-(size - shared) // step), count) * step
-                for size, shared, step, count in zip(self.sizes, both, self.step, places, strict=True)
-            ]
-        else:
-            self.channels = (
-                max(4, triton.next_power_of_2(channels)) if channels < 64 else -(-channels // 64) * 64
-            )
+        self.channels = padded(channels, self.on_hopper)
+        self.sizes = stored_sizes(x.shape[2:], geometry, self.on_hopper)
+        self.step, tail = list(geometry.stride) if self.on_hopper else [1, 1, 1], 0
         grid = [size // step for size, step in zip(self.sizes, self.step, strict=True)]
         block, pixels = math.prod(self.step), math.prod(self.sizes)
         if self.on_hopper:  # the last row of the last image has no next one
-            d, h, w = (-(-each // step) for each, step in zip(both, self.step, strict=True))
+            shared = map(min, geometry.before, geometry.behind)
+            d, h, w = (-(-each // step) for each, step in zip(shared, self.step, strict=True))
             tail = ((d * grid[1] + h) * grid[2] + w) * block
         self.image_size = pixels * self.channels
         self.rows = -(-(images * pixels + tail) // (block * 32)) * 32
         self.bits = torch.zeros(images + 1, dtype=torch.int32, device=x.device)
-        size = self.rows * block * self.channels
-        # A tile's last rows may be read from behind all.
-        self.packed = torch.empty(2 * size + 64 * block * self.channels, dtype=torch.float16, device=x.device)
-        self.parts = self.packed[: 2 * size].view(2, size)
+        size, more = self.rows * block * self.channels, 64 * block * self.channels
+        # A tile's last rows are read from behind all.
+        self.packed = torch.empty(parts * size + more, dtype=torch.float16, device=x.device)
+        self.parts = self.packed[: parts * size].view(parts, size)
         count = x[0].numel()
         launch(_largest, (-(-count // 4096), images), (x, self.bits), (count, x.stride(0)), BLOCK=4096)
         tile = min(triton.next_power_of_2(self.channels), 64)
         per = 2048 // tile
         launch(
-            _pack, (-(-(pixels + tail) // per), -(-self.channels // tile), images), (x, self.bits, *self.parts),
-            (channels, *x.shape[2:], *before, *grid[1:], pixels, tail, *self.step, *x.stride()),
-            CHANNELS=self.channels, TILE_C=tile, PIXELS=per,
+            _pack, (-(-(pixels + tail) // per), -(-self.channels // tile), images),
+            (x, self.bits, self.parts[0], self.parts[-1]),
+            (channels, *x.shape[2:], *geometry.before, *grid[1:], pixels, tail, *self.step, *x.stride()),
+            CHANNELS=self.channels, TILE_C=tile, PIXELS=per, PARTS=parts,
         )  # fmt: skip
 
-    def convolve(self, weight, bias, taps, stride, out, wide, parts, after):
-        """Write to out (a view) the convolution with weight (outs, channels, three axes of taps).
+    def convolve(self, weight, bias, taps, out, after):
+        """Write to out (a view) one product with weight (outs, channels, three axes of taps).
 
         Args:
-            taps: of each axis, see `_Taps`.
-            wide: neighbors of a row of the output that are computed together.
+            taps: of each axis, see `Taps`.
             after: `After`, of the same view.
         """
         images, outs = out.shape[:2]
+        parts, wide, stride = len(self.parts), self.geometry.wide, self.geometry.stride
         columns = -(-out.shape[4] // wide)
         places = out.shape[2] * out.shape[3] * columns
         if not places:
@@ -419,7 +413,7 @@ class _Images:
             (outs, weight.shape[1], row_size, ks, *weight.stride(), *picked),
             TAPS_H=count[1], TAPS_W=count[2], CHANNELS=self.channels, WIDE=wide, BLOCK=1024,
         )  # fmt: skip
-        first = [have - axis.pad for have, axis in zip(self.pad, taps, strict=True)]
+        first = [have - axis.pad for have, axis in zip(self.geometry.before, taps, strict=True)]
         bias_or_any = out if bias is None else bias
         sizes = *out.shape[2:], columns
         if fast:
@@ -429,9 +423,10 @@ class _Images:
         else:
             skipped = ((first[0] * self.sizes[1] + first[1]) * self.sizes[2] + first[2]) * self.channels
             w_tiles = [TensorDescriptor.from_tensor(part, [tile_n, step]) for part in w_parts]
+            high, low = self.parts[0, skipped:], self.parts[-1, skipped:]
             launch(
                 _convolve, (-(-images * places // tile_m), rows // tile_n),
-                (*w_tiles, exponents, *self.parts[:, skipped:], self.bits, bias_or_any, *after.tensors(out), out),
+                (*w_tiles, exponents, high, low, self.bits, bias_or_any, *after.tensors(out), out),
                 (outs, images, *sizes, *self.sizes[1:], self.image_size, ks, *stride, *dilation, *out.stride()),
                 TAPS_H=count[1], TAPS_W=count[2], HAS_BIAS=bias is not None, **after.constants(), NEAR=out.stride(4) == 1, PARTS=parts, CHANNELS=self.channels,
                 WIDE=wide, BM=tile_m, BN=tile_n, BLOCK=step, EVEN=ks % step == 0, num_warps=4, num_stages=stages,
@@ -459,41 +454,6 @@ def tiles(columns, ks, channels):
     return (64, 128, 64, 2) if columns > 64 else (128, tile_n, 64, 2)
 
 
-class _Taps(NamedTuple):
-    """The taps of one axis that an output's place takes: input `stride * place - pad + apart * j` by tap `first - step * j`, j < count."""
-
-    first: int
-    step: int
-    count: int
-    pad: int
-    apart: int = 1
-
-    @classmethod
-    def plain(cls, size, padding, dilation):
-        return cls(0, -1, size, padding, dilation)
-
-    @classmethod
-    def transposed(cls, size, padding, stride, residues, dilation):
-        """Of the outputs `stride * place + residue`: output o takes input i by tap k where dilation * k = o + padding - stride * i.
-
-        Several residues share their inputs, each with taps of its own: their dilation is 1.
-        """
-        if dilation == 1:
-            low = min(-((size - 1 - padding - residue) // stride) for residue in residues)
-            high = max((residue + padding) // stride for residue in residues)
-            return cls(residues[0] + padding - stride * low, stride, high - low + 1, -low)
-        at, common = residues[0] + padding, math.gcd(stride, dilation)
-        found = range(size)[
-            next((k for k in range(size) if (at - dilation * k) % stride == 0), size) :: stride // common
-        ]
-        if not found:
-            return cls(0, 1, 0, 0)
-        apart = dilation // common
-        return cls(
-            found[-1], stride // common, len(found), apart * (len(found) - 1) - (at - dilation * found[0]) // stride, apart
-        )  # fmt: skip
-
-
 def _three_axes(tensor):
     """The tensor with three spatial axes."""
     while tensor.dim() < 5:
@@ -501,118 +461,24 @@ def _three_axes(tensor):
     return tensor
 
 
-def _three(values, fill):
-    return [fill] * (3 - len(values)) + [int(value) for value in values]
-
-
-def convolution(x, weight, bias, stride, padding, dilation, out, parts=2, after=NOTHING):
-    """Write the convolution of x (images, channels, spatial...) with weight (outs, channels, taps...) to out; all float32.
+def convolution(x, weight, bias, stride, padding, dilation, transposed, out, parts=2, after=NOTHING):
+    """Write the convolution of x (images, channels, spatial...) with weight to out; all float32.
 
     Args:
         x: each image dense in memory.
+        weight: (outs, channels, taps...); (channels, outs, taps...) where it is transposed.
         parts: 2 for float32 accuracy, 1 for that of TF32.
     """
-    weight, pad = _three_axes(weight), _three(padding, 0)
-    images = _Images(_three_axes(x), pad, pad, _three_axes(out).shape[2:], _three(stride, 1))
-    taps = [_Taps.plain(*each) for each in zip(weight.shape[2:], pad, _three(dilation, 1), strict=True)]
-    images.convolve(weight, bias, taps, _three(stride, 1), _three_axes(out), 1, parts, after.three_axes())
-    return out
-
-
-def transposed_convolution(x, weight, bias, stride, padding, dilation, out, parts=2, after=NOTHING):
-    """Write the transposed convolution of x with weight (channels, outs, taps...) to out.
-
-    One convolution for each residue of the output's position by the stride; residues along a row, whose outputs are neighbors in
-    memory, together where the stride is 2 or 4. Residues without taps are the bias alone.
-    """
-    stride, whole, around = _three(stride, 1), out, after
-    x, weight, out, after = (
-        _three_axes(x),
-        _three_axes(weight).transpose(0, 1),
-        _three_axes(out),
-        after.three_axes(),
-    )
-    axes, wide = residues_of(weight.shape[2:], _three(padding, 0), stride, _three(dilation, 1))
-    phases = list(itertools.product(*axes))
-    found = [phase for phase in phases if all(taps.count > 0 for _, taps in phase)]
-    if len(found) < len(phases):
-        around.apply(whole, bias)
-    before = [max(0, *(taps.pad for _, taps in axis)) for axis in axes]
-    places = [-(-size // step) for size, step in zip(out.shape[2:], stride, strict=True)]
-    behind = [
-        max(0, *(count + taps.apart * (taps.count - 1) - taps.pad - size for _, taps in axis))
-        for axis, size, count in zip(axes, x.shape[2:], places, strict=True)
-    ]
-    images = _Images(x, before, behind, places)
-    for phase in found:
-        (d, _), (h, _), (w, _) = phase
-        along = slice(w, None, 1 if wide > 1 else stride[2])
-        view = slice(None), slice(None), slice(d, None, stride[0]), slice(h, None, stride[1]), along
-        taps = [of_axis for _, of_axis in phase]
-        images.convolve(weight, bias, taps, [1, 1, 1], out[view], wide, parts, after.at(view))
+    whole, around = out, after
+    x, weight, out, after = _three_axes(x), _three_axes(weight), _three_axes(out), after.three_axes()
+    weight = weight.transpose(0, 1) if transposed else weight
+    sizes = x.shape[2:], out.shape[2:], weight.shape[2:]
+    geometry = geometry_of(*sizes, stride, padding, dilation, transposed, out.stride(4) == 1)
+    if not geometry.is_whole:
+        around.fill(whole, bias)
+    images = _Images(x, geometry, parts)
+    for first, taps in geometry.products:
+        axes = (slice(begin, None, step) for begin, step in zip(first, geometry.step, strict=True))
+        view = slice(None), slice(None), *axes
+        images.convolve(weight, bias, taps, out[view], after.at(view))
     return whole
-
-
-def clocks_of(x, outs, taps, sizes, stride, padding, dilation, transposed, parts):
-    """About how many clocks the products take where `hopper_convolutions` computes them, and how many there are; see `plan`.
-
-    Args:
-        x: the input; taps, sizes: of the weights' and the output's axes.
-    """
-    taps, stride, padding, dilation = (
-        _three(each, fill) for each, fill in ((taps, 1), (stride, 1), (padding, 0), (dilation, 1))
-    )
-    sizes, inner, units = _three(sizes, 1), _three(x.shape[2:], 1), processors(x.device)
-    if not transposed:
-        grid = [
-            max(-(-(size + pad) // step), out)
-            for size, pad, step, out in zip(inner, padding, stride, sizes, strict=True)
-        ]
-        places = x.shape[0] * math.prod(grid)
-        return plan(
-            places, outs, padded(x.shape[1]), tuple(taps), dilation[2], stride[2], parts, units
-        ).clocks, 1
-    axes, wide = residues_of(taps, padding, stride, dilation)
-    grid = [
-        max(-(-out // step), size + max(taps.pad for _, taps in axis))
-        for out, step, size, axis in zip(sizes, stride, inner, axes, strict=True)
-    ]
-    found = [
-        [taps for _, taps in phase]
-        for phase in itertools.product(*axes)
-        if all(taps.count > 0 for _, taps in phase)
-    ]
-    clocks = [
-        plan(
-            x.shape[0] * math.prod(grid),
-            outs * wide,
-            padded(x.shape[1]),
-            tuple(axis.count for axis in phase),
-            phase[2].apart,
-            1,
-            parts,
-            units,
-        ).clocks
-        for phase in found
-    ]
-    return sum(clocks), len(found)
-
-
-def padded(channels):
-    """Channels of `hopper_convolutions`, whose steps are 64, 32 or 16 of them."""
-    return -(-channels // 16) * 16 if channels <= 64 else -(-channels // 32) * 32
-
-
-def residues_of(sizes, padding, stride, dilation):
-    """Of each axis of a transposed convolution, residues of the output's place by the stride and their `_Taps`; how many of a row are one."""
-    wide = stride[2] if stride[2] in (2, 4) and dilation[2] == 1 else 1
-    axes = [
-        [
-            (first, _Taps.transposed(size, pad, step, range(first, first + together), apart))
-            for first in range(0, step, together)
-        ]
-        for size, pad, step, apart, together in zip(
-            sizes, padding, stride, dilation, (1, 1, wide), strict=True
-        )
-    ]
-    return axes, wide

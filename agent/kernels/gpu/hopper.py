@@ -92,11 +92,11 @@ def _sums(high, low, b_parts, stage, sums):
 
 
 @gluon.jit
-def _scales(a_at, b_at, layout: gl.constexpr):
-    """What the sums of a tile's 64 rows are multiplied by."""
+def _scaled(sums, a_at, b_at, layout: gl.constexpr):
+    """The sums of a tile's 64 rows by the scales of both sides, one after the other: their product may be too small for a float32."""
     a = gl.load(a_at + gl.arange(0, GROUP_ROWS, gl.SliceLayout(1, layout)))
     b = gl.load(b_at + gl.arange(0, COLS, gl.SliceLayout(0, layout)))
-    return a[:, None] * b[None, :]
+    return (sums * a[:, None]) * b[None, :]
 
 
 @gluon.jit
@@ -126,14 +126,14 @@ def _multiply_tiles(WHICH: gl.constexpr, a_parts, b_parts, full, empty, a_scale_
             at = (stage * PIECES + piece) * 2
             sums = _sums(a_parts.index(at), a_parts.index(at + 1), b_parts, stage, sums)
             if PIECES == 4:
-                total += sums * _scales(a_at, b_at, layout)
+                total += _scaled(sums, a_at, b_at, layout)
                 sums = _sums(a_parts.index(at + 2), a_parts.index(at + 3), b_parts, stage, sums)
             # Before the sums are added: the next tiles are loaded meanwhile.
             mbarrier.arrive(empty.index(stage))
             if PIECES == 4:
-                more += sums * _scales(a_at + GROUP_ROWS, b_at, layout)
+                more += _scaled(sums, a_at + GROUP_ROWS, b_at, layout)
             else:
-                total += sums * _scales(a_at, b_at, layout)
+                total += _scaled(sums, a_at, b_at, layout)
             count += 1
         row = from_row + gl.arange(0, GROUP_ROWS, gl.SliceLayout(1, layout))
         col = from_col + gl.arange(0, COLS, gl.SliceLayout(0, layout))
@@ -218,7 +218,7 @@ def _split_and_multiply(WHICH: gl.constexpr, x_parts, w_parts, full, empty, x_sc
         all_fit = gl.minimum(all_fit, gl.convert_layout(fits.to(gl.int32), w_rows))
         w_scale = gl.convert_layout(power_of_two(exponent - 13), w_rows)
         x_scale = gl.load(x_scale_ptr + (block * scale_pitch(m) + from_row) + own_row)
-        total += sums * (w_scale[:, None] * x_scale[None, :])
+        total += (sums * w_scale[:, None]) * x_scale[None, :]
     row = from_row + own_row
     col = from_col + WHICH * GROUP_ROWS + gl.arange(0, GROUP_ROWS, w_rows)
     mark = gl.where(all_fit == 0, -1.0, 1.0)

@@ -84,21 +84,21 @@ def _load_taps(x_tiles, x_more, w_tiles, x_parts, w_parts, full, empty, m_tiles,
 
 
 @gluon.jit
-def _tap_sums(x_parts, w_parts, x_at, stage, sums, SHARED: gl.constexpr, REACH: gl.constexpr, LOW: gl.constexpr, STEP: gl.constexpr,
+def _tap_sums(x_parts, w_parts, x_at, stage, sums, SHARED: gl.constexpr, APART: gl.constexpr, LOW: gl.constexpr, STEP: gl.constexpr,
           PARTS: gl.constexpr):  # fmt: skip
     """The products of parts of one stage and 64 places, whose groups begin at x_at and LOW further; the small ones first."""
     layout: gl.constexpr = w_parts.layout
     w_at = stage * PARTS * SHARED
     if PARTS == 2:
         for tap in gl.static_range(SHARED):
-            at = x_at + tap * REACH
+            at = x_at + tap * APART
             high = x_parts.index(at)._reinterpret(gl.float16, [GROUP_ROWS, STEP], layout)
             low = x_parts.index(at + LOW)._reinterpret(gl.float16, [GROUP_ROWS, STEP], layout)
             w_high, w_low = w_parts.index(w_at + tap), w_parts.index(w_at + SHARED + tap)
             sums = warpgroup_mma(low, w_high.permute((1, 0)), sums, use_acc=tap > 0, is_async=True)
             sums = warpgroup_mma(high, w_low.permute((1, 0)), sums, is_async=True)
     for tap in gl.static_range(SHARED):
-        high = x_parts.index(x_at + tap * REACH)._reinterpret(gl.float16, [GROUP_ROWS, STEP], layout)
+        high = x_parts.index(x_at + tap * APART)._reinterpret(gl.float16, [GROUP_ROWS, STEP], layout)
         w_high = w_parts.index(w_at + tap).permute((1, 0))
         sums = warpgroup_mma(high, w_high, sums, use_acc=tap > 0 or PARTS == 2, is_async=True)
     return warpgroup_mma_wait(0, deps=[sums])
@@ -150,10 +150,12 @@ def _write_places(total, from_place, from_col, bits_ptr, w_exponent_ptr, bias_pt
     safe = gl.minimum(channel, outs - 1)
     # A column's scale holds for it and its neighbors.
     if WIDE == 1:
-        total *= scale[:, None] * power_of_two(gl.load(w_exponent_ptr + safe) - 13)[None, :]
+        total *= power_of_two(gl.load(w_exponent_ptr + safe) - 13)[None, :]
     else:
-        of_cols = gl.load(w_exponent_ptr + safe[None, :] * WIDE + neighbor[:, None])
-        total *= scale[:, None] * power_of_two(of_cols - 13)
+        total *= power_of_two(gl.load(w_exponent_ptr + safe[None, :] * WIDE + neighbor[:, None]) - 13)
+    total *= scale[
+        :, None
+    ]  # one after the other: their product may be too small for a float32 where the result is not
     if HAS_BIAS:
         total += gl.load(bias_ptr + safe)[None, :]
     to = to[:, None] + channel.to(gl.int64)[None, :] * to_channel
@@ -171,7 +173,7 @@ def _write_places(total, from_place, from_col, bits_ptr, w_exponent_ptr, bias_pt
 def _multiply_taps(WHICH: gl.constexpr, x_parts, w_parts, full, empty, m_tiles, n_tiles, steps, bits_ptr, w_exponent_ptr, bias_ptr,
                    one_ptr, two_ptr, out_ptr, outs, images, out_d, out_h, out_w, columns, grid_d, grid_h, grid_w, to_image, to_channel,
                    to_d, to_h, to_w, HAS_BIAS: gl.constexpr, AFTER: gl.constexpr, ONE: gl.constexpr, TWO: gl.constexpr,
-                   LAST: gl.constexpr, WIDE: gl.constexpr, STEP: gl.constexpr, SHARED: gl.constexpr, REACH: gl.constexpr,
+                   LAST: gl.constexpr, WIDE: gl.constexpr, STEP: gl.constexpr, SHARED: gl.constexpr, APART: gl.constexpr,
                    MORE: gl.constexpr, COLS: gl.constexpr, PARTS: gl.constexpr, PIECES: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
     """One group's half of the places of each tile, by all of its columns of weights."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLS, 16])
@@ -186,10 +188,10 @@ def _multiply_taps(WHICH: gl.constexpr, x_parts, w_parts, full, empty, m_tiles, 
             stage = count % STAGES
             mbarrier.wait(full.index(stage), (count // STAGES) & 1)
             x_at = (stage * 2 + WHICH) * PARTS * LOW
-            sums = _tap_sums(x_parts, w_parts, x_at, stage, sums, SHARED, REACH, LOW, STEP, PARTS)
+            sums = _tap_sums(x_parts, w_parts, x_at, stage, sums, SHARED, APART, LOW, STEP, PARTS)
             if PIECES == 2:
                 total += sums
-                sums = _tap_sums(x_parts, w_parts, x_at + 8, stage, sums, SHARED, REACH, LOW, STEP, PARTS)
+                sums = _tap_sums(x_parts, w_parts, x_at + 8, stage, sums, SHARED, APART, LOW, STEP, PARTS)
             mbarrier.arrive(empty.index(stage))
             if PIECES == 2:
                 more += sums
@@ -212,7 +214,7 @@ def _convolve_hopper(x_tiles, x_more, w_tiles, w_exponent_ptr, bits_ptr, bias_pt
                      grid_d, grid_h, grid_w, first_d, first_h, first_w, dil_d, dil_h, dil_w, step_d, step_h, step_w,
                      to_image, to_channel, to_d, to_h, to_w, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, HAS_BIAS: gl.constexpr,
                      AFTER: gl.constexpr, ONE: gl.constexpr, TWO: gl.constexpr, LAST: gl.constexpr, WIDE: gl.constexpr, CHANNELS: gl.constexpr,
-                     STEP: gl.constexpr, SHARED: gl.constexpr, REACH: gl.constexpr, MORE: gl.constexpr, COLS: gl.constexpr,
+                     STEP: gl.constexpr, SHARED: gl.constexpr, APART: gl.constexpr, MORE: gl.constexpr, COLS: gl.constexpr,
                      PARTS: gl.constexpr, PIECES: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
     """Tiles of two halves of 64 or 128 places (PIECES 1 or 2), and COLS columns of the weights."""
     x_groups: gl.constexpr = STAGES * 2 * PARTS * (8 * PIECES + MORE)
@@ -223,11 +225,11 @@ def _convolve_hopper(x_tiles, x_more, w_tiles, w_exponent_ptr, bits_ptr, bias_pt
         [
             (_multiply_taps, (0, x_parts, w_parts, full, empty, m_tiles, n_tiles, steps, bits_ptr, w_exponent_ptr, bias_ptr, one_ptr,
                               two_ptr, out_ptr, outs, images, out_d, out_h, out_w, columns, grid_d, grid_h, grid_w, to_image,
-                              to_channel, to_d, to_h, to_w, HAS_BIAS, AFTER, ONE, TWO, LAST, WIDE, STEP, SHARED, REACH, MORE, COLS,
+                              to_channel, to_d, to_h, to_w, HAS_BIAS, AFTER, ONE, TWO, LAST, WIDE, STEP, SHARED, APART, MORE, COLS,
                               PARTS, PIECES, STAGES)),
             (_multiply_taps, (1, x_parts, w_parts, full, empty, m_tiles, n_tiles, steps, bits_ptr, w_exponent_ptr, bias_ptr, one_ptr,
                               two_ptr, out_ptr, outs, images, out_d, out_h, out_w, columns, grid_d, grid_h, grid_w, to_image,
-                              to_channel, to_d, to_h, to_w, HAS_BIAS, AFTER, ONE, TWO, LAST, WIDE, STEP, SHARED, REACH, MORE, COLS,
+                              to_channel, to_d, to_h, to_w, HAS_BIAS, AFTER, ONE, TWO, LAST, WIDE, STEP, SHARED, APART, MORE, COLS,
                               PARTS, PIECES, STAGES)),
             (_load_taps, (x_tiles, x_more, w_tiles, x_parts, w_parts, full, empty, m_tiles, n_tiles, rows, low_at, chunks, steps, grid_h,
                           grid_w, first_d, first_h, first_w, dil_d, dil_h, dil_w, step_d, step_h, step_w, TAPS_H, TAPS_W, CHANNELS,
@@ -241,14 +243,14 @@ class Plan(NamedTuple):
     """Constants of `_convolve_hopper`.
 
     Attributes:
-        step: channels of a tap in a stage; shared: taps of a row whose input is loaded together; reach: places from one to the next;
+        step: channels of a tap in a stage; shared: taps of a row whose input is loaded together; apart: places from one to the next;
         more: groups of eight places beyond the tile's; cols: of the weights in a tile; pieces: of 64 places in half a tile.
         clocks: that all of it takes, about.
     """
 
     step: int
     shared: int
-    reach: int
+    apart: int
     more: int
     cols: int
     pieces: int
@@ -268,14 +270,14 @@ def plan(places, columns, channels, taps, dilation, step, parts, units):
         units: multiprocessors.
     """
     reach = (taps[2] - 1) * dilation
-    shared = taps[2] if step == 1 and 0 < reach <= _MOST_MORE else 1
+    shared = taps[2] if step == 1 and 0 < reach <= _MOST_MORE and 16 * taps[2] <= _MOST_TERMS else 1
     more = triton.next_power_of_2(reach) if shared > 1 else 0
     best = None
     for (cols, pieces), k in itertools.product(((64, 2), (128, 1), (32, 2), (64, 1), (16, 2)), (64, 32, 16)):
         stage_bytes = 2 * parts * k * (128 * pieces + 16 * more + shared * cols)
         turned_bytes = 2 * 4 * 64 * pieces * min(cols, 32)
         stages = min(4, (_SHARED_BYTES - turned_bytes) // stage_bytes)
-        if channels % k or stages < 2 or (k > 16 and shared * k > _MOST_TERMS):
+        if channels % k or stages < 2 or shared * k > _MOST_TERMS:
             continue
         loads, products = (
             stage_bytes / _L2_BYTES_PER_CLOCK,
@@ -304,8 +306,9 @@ def convolve_hopper(images, w_parts, exponents, bias, taps, first, dilation, out
     grid = [size // step for size, step in zip(images.sizes, images.step, strict=True)]
     row = math.prod(images.step) * images.channels
     layouts = [gl.NVMMASharedLayout(2 * plan.step, 16, rank) for rank in (2, 3)]
-    # Places a, a + span, a + 2 span, ... beside each other; the low parts lie below the high ones.
-    form = [2 * span + plan.more, 2 * images.rows // span, row], [row, span * row, 1]
+    # Element (a, b, c) is channel c of row a + span * b, so strides overlap. A tile's first row has any a below span, and the tile takes
+    # span + more further ones: less than 64 rows beyond the last b. Low parts begin at b = rows / span.
+    form = [2 * span + plan.more, parts * images.rows // span, row], [row, span * row, 1]
     x_tiles, x_more = (
         GluonDescriptor(images.packed, *form, [groups, 8, plan.step], layouts[1])
         for groups in (span, plan.more or 1)
@@ -323,6 +326,6 @@ def convolve_hopper(images, w_parts, exponents, bias, taps, first, dilation, out
             *out.shape[2:], -(-out.shape[4] // wide), *grid, *first, *dilation, *images.step, *out.stride(),
         ),
         TAPS_H=taps[1], TAPS_W=taps[2], HAS_BIAS=bias is not None, **after.constants(), LAST=out.stride(1) == 1 and outs > 1, WIDE=wide, CHANNELS=images.channels,
-        STEP=plan.step, SHARED=plan.shared, REACH=plan.reach, MORE=plan.more, COLS=plan.cols, PARTS=parts, PIECES=plan.pieces,
+        STEP=plan.step, SHARED=plan.shared, APART=plan.apart, MORE=plan.more, COLS=plan.cols, PARTS=parts, PIECES=plan.pieces,
         STAGES=plan.stages, num_warps=4,
     )  # fmt: skip

@@ -74,13 +74,15 @@ def _multiply(a_tiles, b_tiles, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, bat
         total = tl.zeros((BM, BN), dtype=tl.float32)
         if ONE:
             total = _add_products(a_tiles, b_tiles, a_row, b_row, a_rows, b_rows, 0, total)
-            total *= a_scale[:, None] * b_scale[None, :]
+            total = (
+                total * a_scale[:, None] * b_scale[None, :]
+            )  # their product may be too small for a float32
         else:
             for step in tl.range(0, tl.cdiv(ks, STEP)):
                 k = step * STEP
                 sums = tl.zeros((BM, BN), dtype=tl.float32)
                 sums = _add_products(a_tiles, b_tiles, a_row, b_row, a_rows, b_rows, k, sums)
-                total += sums * (a_scale[:, None] * b_scale[None, :])
+                total += sums * a_scale[:, None] * b_scale[None, :]
                 if (k + STEP) % BLOCK == 0:  # ahead of the next step, which would wait for them
                     block = (k + STEP) // BLOCK * batches
                     a_scale = tl.load(a_at + block * a_pitch, mask=(row < m) & (k + STEP < ks), other=0.0)

@@ -56,7 +56,7 @@ CONVOLUTION = {
 
 ON_HOPPER_CONVOLUTION = {
     "TAPS_H": 3, "TAPS_W": 3, "HAS_BIAS": True, "AFTER": None, "ONE": 0, "TWO": 0, "LAST": False, "WIDE": 1, "CHANNELS": 64,
-    "STEP": 32, "SHARED": 3, "REACH": 1, "MORE": 2, "COLS": 64, "PARTS": 2,
+    "STEP": 32, "SHARED": 3, "APART": 1, "MORE": 2, "COLS": 64, "PARTS": 2,
 }  # fmt: skip
 
 

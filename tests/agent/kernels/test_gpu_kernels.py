@@ -56,6 +56,10 @@ def product(name, batches, m, k, n, spread=0.0, transposed=False, bias=False, ch
 def special(a, b):
     a[0, 3, 5], a[0, 4, 7], b[0, 2, 6] = float("inf"), float("nan"), -float("inf")
 
+def tiny_rows(a, b):  # products of their scales are smaller than any float32, and results are not
+    a *= 2.0**-63
+    b *= 2.0**-63
+
 def huge(a, b):
     a[0, 2, :] *= 1e30
     a[0, 5, :] *= 1e-30
@@ -85,6 +89,8 @@ def large_first(a, b):
 product("few rows, zeros first", 1, 4, 512, 140, transposed=True, change=zeros_first)
 product("few rows, unused large ones first", 1, 4, 512, 140, transposed=True, change=large_first)
 product("rows of other magnitudes", 1, 9, 64, 20, change=huge)
+product("tiny on both sides", 1, 9, 100, 20, change=tiny_rows)
+product("tiny on both sides, one step", 1, 9, 64, 20, change=tiny_rows)
 
 for m, k, n in ((5, 7, 3), (1, 1, 1), (4, 16, 9)):
     a, b = torch.randn(300, m, k), torch.randn(300, n, k).transpose(1, 2)
@@ -109,7 +115,7 @@ def convolve(name, x, w, bias, stride, padding, dilation, parts=2):
     stride, padding, dilation = (stride,) * dims, (padding,) * dims, (dilation,) * dims
     float32 = run(x, w, bias, stride, padding, dilation)
     out = torch.full_like(float32, 7.0)
-    convolutions.convolution(x, w, bias, stride, padding, dilation, out, parts)
+    convolutions.convolution(x, w, bias, stride, padding, dilation, False, out, parts)
     exact = run(x.double(), w.double(), None if bias is None else bias.double(), stride, padding, dilation)
     compare(name, out, exact, float32)
 
@@ -120,7 +126,7 @@ def transposed(name, x, w, stride, padding, more, dilation=1):
     dilation, bias = (dilation,) * (x.dim() - 2), None if dilation == 1 else draw(w.shape[1])
     float32 = run(x, w, bias, stride, padding, more, 1, dilation)
     out = torch.full_like(float32, 7.0)
-    convolutions.transposed_convolution(x, w, bias, stride, padding, dilation, out)
+    convolutions.convolution(x, w, bias, stride, padding, dilation, True, out)
     exact = run(x.double(), w.double(), None if bias is None else bias.double(), stride, padding, more, 1, dilation)
     compare(name, out, exact, float32)
 
@@ -136,6 +142,7 @@ w[1, 0, 1] = float("nan")
 convolve("weights with nan", draw(1, 2, 9), w, None, 1, 1, 1)
 odd = draw(4, 5, 3, 1).as_strided((4, 5, 3, 1), (15, 3, 1, 7))  # an axis of one tap may have any stride
 convolve("weights with an odd stride", draw(2, 5, 8, 8), odd, None, 1, 1, 1)
+convolve("tiny on both sides", draw(2, 5, 8, 8) * 2.0**-63, draw(4, 5, 3, 3) * 2.0**-63, None, 1, 0, 1)
 convolve("images of other magnitudes", draw(3, 5, 8, 8) * torch.tensor([1e20, 1.0, 1e-20])[:, None, None, None], draw(4, 5, 3, 3), None, 1, 0, 1)
 transposed("2-D", draw(1, 5, 6, 7), draw(5, 6, 3, 4), (2, 3), (1, 0), (1, 0))
 transposed("3-D", draw(1, 3, 4, 3, 5), draw(3, 4, 3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
