@@ -468,6 +468,8 @@ def _convolution_pays(x, outs, taps, sizes, form, parts):
             places = images * stored // math.prod(geometry.stride)
             how = axes[2].apart, geometry.stride[2], parts, processors(x.device)
             ours_s += plan(places, columns, of_pixel, counts, *how).clocks / CLOCK_HZ
-    if few or not geometry.is_whole:  # `plan` has its products' outputs; those without taps are filled in before
+    if (
+        few or not geometry.is_whole
+    ):  # `plan` has its products' outputs; those without taps are filled in before
         ours_s += 4 * pixels * outs / 2.2e12
     return with_launches(ours_s, 6 + 6 * len(geometry.products)) < 0.95 * cudnn_s
