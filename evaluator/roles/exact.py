@@ -155,7 +155,10 @@ def prepared(arguments: list[Any], move: Move | None, *, widen: bool) -> list[An
 
 
 def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """1 or -1 for each element, at random, as precise and on the same device: one bit of each byte of random numbers."""
+    """1 or -1 for each element, at random, on the same device: one bit of each byte of random numbers.
+
+    In float64 for tensors of that precision, else in float32.
+    """
     count = like.numel()
     numbers = torch.empty(-(-count // 8), dtype=torch.int64, device=like.device).random_(generator=generator)
     bits = numbers.view(torch.uint8)[:count].bitwise_and_(1)

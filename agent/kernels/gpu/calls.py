@@ -36,9 +36,9 @@ from agent.kernels.gpu.thin import MOST_THIN, thin_pays, thin_products
 from agent.kernels.gpu.tiny import tiny_pays, tiny_products
 from agent.kernels.gpu.windows import windows, windows_apply
 
-#: Of a GPU that multiplies (H100, H200).
+#: Of an H100 or H200 that multiplies.
 CLOCK_HZ = 1.6e9
-#: Products of a transposed convolution, each of three launches.
+#: Outputs' residues by the stride of a transposed convolution; each is a product of three launches.
 MOST_RESIDUES = 256
 #: Channels of a group, in and out, up to which a convolution is computed in its direct form: with five, cuDNN reaches 2.5 TFLOP/s and
 #: this 3.6 (H100). With more, cuDNN gains; not measured.
@@ -468,8 +468,6 @@ def _convolution_pays(x, outs, taps, sizes, form, parts):
             places = images * stored // math.prod(geometry.stride)
             how = axes[2].apart, geometry.stride[2], parts, processors(x.device)
             ours_s += plan(places, columns, of_pixel, counts, *how).clocks / CLOCK_HZ
-    if (
-        few or not geometry.is_whole
-    ):  # `plan` has its products' outputs; those without taps are filled in before
+    if few or not geometry.is_whole:  # `plan` counts its products' outputs; others are filled in before
         ours_s += 4 * pixels * outs / 2.2e12
     return with_launches(ours_s, 6 + 6 * len(geometry.products)) < 0.95 * cudnn_s

@@ -19,7 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from agent.kernels.gpu.geometry import FEW_CHANNELS, geometry_of, padded, stored_sizes
 from agent.kernels.gpu.hopper import on_hopper
-from agent.kernels.gpu.hopper_convolutions import convolve_hopper, plan
+from agent.kernels.gpu.hopper_convolutions import convolve_hopper, operand, plan
 from agent.kernels.gpu.launching import launch
 from agent.kernels.gpu.parts import power_of_two, scale_exponent
 from agent.kernels.gpu.products import processors
@@ -67,17 +67,6 @@ def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pa
 
 
 @triton.jit
-def _operand(ptr, channel, to, mask, DIMS: tl.constexpr):
-    """An operand of what follows: none, one value a channel, or one an element, at the output's places."""
-    value = 0.0
-    if DIMS == 1:
-        value = tl.load(ptr + channel)
-    elif DIMS > 1:
-        value = tl.load(ptr + to, mask=mask, other=0.0)
-    return value
-
-
-@triton.jit
 def _apply(out_ptr, bias_ptr, one_ptr, two_ptr, count, outs, per_channel, FILL: tl.constexpr, HAS_BIAS: tl.constexpr,
            AFTER: tl.constexpr, ONE: tl.constexpr, TWO: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Pointwise operations on an output (images, channels, places), in place; or FILL it with what they make of a bias or zero."""
@@ -90,7 +79,7 @@ def _apply(out_ptr, bias_ptr, one_ptr, two_ptr, count, outs, per_channel, FILL: 
     else:
         x = tl.load(out_ptr + at, mask=there, other=0.0)
     if AFTER is not None:
-        one, two = _operand(one_ptr, channel, at, there, ONE), _operand(two_ptr, channel, at, there, TWO)
+        one, two = operand(one_ptr, channel, at, there, ONE), operand(two_ptr, channel, at, there, TWO)
         x = AFTER(x, one, two)
     tl.store(out_ptr + at, x, mask=there)
 
@@ -113,7 +102,7 @@ def _store(out_ptr, one_ptr, two_ptr, total, from_place, from_channel, outs, ima
     mask = (channel < outs)[:, None] & ((image < images) & (x < out_w))[None, :]
     if AFTER is not None:
         channel = tl.minimum(channel, outs - 1)[:, None]
-        one, two = _operand(one_ptr, channel, to, mask, ONE), _operand(two_ptr, channel, to, mask, TWO)
+        one, two = operand(one_ptr, channel, to, mask, ONE), operand(two_ptr, channel, to, mask, TWO)
         total = AFTER(total, one, two)
     tl.store(out_ptr + to, total, mask=mask)
 
@@ -273,7 +262,7 @@ def _mend_images(x_ptr, w_ptr, bits_ptr, bad_ptr, bias_ptr, one_ptr, two_ptr, ou
             to += image * to_image + (image * 0 + out) * to_channel  # in 64 bits
             mask = (z < out_d) & (along < out_w)
             if AFTER is not None:
-                one, two = _operand(one_ptr, out, to, mask, ONE), _operand(two_ptr, out, to, mask, TWO)
+                one, two = operand(one_ptr, out, to, mask, ONE), operand(two_ptr, out, to, mask, TWO)
                 total = AFTER(total, one, two)
             tl.store(out_ptr + to, total, mask=mask)
 
@@ -391,19 +380,15 @@ class _Images:
         places = out.shape[2] * out.shape[3] * columns
         if not places:
             return
-        count, dilation = [max(1, axis.count) for axis in taps], [axis.apart for axis in taps]
-        ks = 0 if any(axis.count < 1 for axis in taps) else math.prod(count) * self.channels
-        fast = None
-        if self.on_hopper and ks:
-            units = processors(out.device)
+        count, dilation = tuple(axis.count for axis in taps), [axis.apart for axis in taps]
+        ks, units = math.prod(count) * self.channels, processors(out.device)
+        if self.on_hopper:
             grid = images * math.prod(self.sizes) // math.prod(self.step)
-            fast = plan(
-                grid, outs * wide, self.channels, tuple(count), dilation[2], self.step[2], parts, units
-            )
-            tile_n, step = fast.cols, fast.step
+            tile = plan(grid, outs * wide, self.channels, count, dilation[2], self.step[2], parts, units)
+            tile_n, step = tile.cols, tile.step
         else:
             tile_m, tile_n, step, stages = tiles(outs * wide, ks, self.channels)
-        rows, row_size = -(-outs * wide // tile_n) * tile_n, max(1, -(-ks // step)) * step
+        rows, row_size = -(-outs * wide // tile_n) * tile_n, -(-ks // step) * step
         w_parts = torch.empty((2, rows, row_size), dtype=torch.float16, device=out.device)
         exponents = torch.empty(rows, dtype=torch.int32, device=out.device)
         bad = self.bits[images:]
@@ -416,9 +401,9 @@ class _Images:
         first = [have - axis.pad for have, axis in zip(self.geometry.before, taps, strict=True)]
         bias_or_any = out if bias is None else bias
         sizes = *out.shape[2:], columns
-        if fast:
+        if self.on_hopper:
             convolve_hopper(
-                self, w_parts[:parts], exponents, bias, count, first, dilation, out, wide, after, fast, units
+                self, w_parts[:parts], exponents, bias, count, first, dilation, out, wide, after, tile, units
             )  # fmt: skip
         else:
             skipped = ((first[0] * self.sizes[1] + first[1]) * self.sizes[2] + first[2]) * self.channels

@@ -67,7 +67,7 @@ class Geometry(NamedTuple):
     is_whole: bool
 
 
-def geometry_of(sizes, out_sizes, taps, stride, padding, dilation, transposed, is_near=True):
+def geometry_of(sizes, out_sizes, taps, stride, padding, dilation, transposed, is_near):
     """`Geometry` of a convolution with up to three axes.
 
     Args:

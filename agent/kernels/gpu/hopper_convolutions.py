@@ -15,6 +15,7 @@ import math
 from typing import NamedTuple
 
 import triton
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -29,7 +30,6 @@ from agent.kernels.gpu.hopper import GROUP_ROWS, barriers
 from agent.kernels.gpu.launching import launch
 from agent.kernels.gpu.parts import power_of_two, scale_exponent
 
-_EIGHT = gl.constexpr(8)
 #: Of shared memory, for stages and for the turn of the results before they are written.
 _SHARED_BYTES = 224 * 1024
 #: Terms after which sums leave the tensor cores, which truncate.
@@ -65,11 +65,11 @@ def _load_taps(x_tiles, x_more, w_tiles, x_parts, w_parts, full, empty, m_tiles,
             mbarrier.expect(there, PARTS * 2 * STEP * (2 * (SPAN + MORE) * 8 + SHARED * COLS))
             for part in gl.static_range(PARTS):
                 for which in gl.static_range(2):
-                    place, to = (
-                        first + which * (SPAN * 8),
+                    place = first + which * (SPAN * 8)
+                    at, to = (
+                        place // SPAN + part * low_at,
                         ((stage * 2 + which) * PARTS + part) * (SPAN + MORE),
                     )
-                    at = place // SPAN + part * low_at
                     tile_to = x_parts.index(to)._reinterpret(gl.float16, [SPAN, 8, STEP], x_layout)
                     tma.async_copy_global_to_shared(x_tiles, [place % SPAN, at, x_at], there, tile_to)
                     if MORE > 0:
@@ -104,14 +104,14 @@ def _tap_sums(x_parts, w_parts, x_at, stage, sums, SHARED: gl.constexpr, APART: 
     return warpgroup_mma_wait(0, deps=[sums])
 
 
-@gluon.jit
-def _operand_of(ptr, channel, to, mask, DIMS: gl.constexpr):
-    """As `convolutions._operand`."""
+@triton.jit
+def operand(ptr, channel, to, mask, DIMS: tl.constexpr):
+    """An operand of what follows: none, one value a channel, or one an element, at the output's places."""
     value = 0.0
     if DIMS == 1:
-        value = gl.load(ptr + channel)
+        value = tl.load(ptr + channel)
     elif DIMS > 1:
-        value = gl.load(ptr + to, mask=mask, other=0.0)
+        value = tl.load(ptr + to, mask=mask, other=0.0)
     return value
 
 
@@ -148,23 +148,19 @@ def _write_places(total, from_place, from_col, bits_ptr, w_exponent_ptr, bias_pt
     scale = power_of_two(exponent - 13)
     channel = from_col // WIDE + gl.arange(0, COLS // WIDE, gl.SliceLayout(0, layout))
     safe = gl.minimum(channel, outs - 1)
-    # A column's scale holds for it and its neighbors.
+    # The scales one after the other: their product may be too small for a float32 where the result is not.
     if WIDE == 1:
         total *= power_of_two(gl.load(w_exponent_ptr + safe) - 13)[None, :]
     else:
         total *= power_of_two(gl.load(w_exponent_ptr + safe[None, :] * WIDE + neighbor[:, None]) - 13)
-    total *= scale[
-        :, None
-    ]  # one after the other: their product may be too small for a float32 where the result is not
+    total *= scale[:, None]
     if HAS_BIAS:
         total += gl.load(bias_ptr + safe)[None, :]
     to = to[:, None] + channel.to(gl.int64)[None, :] * to_channel
     mask = there[:, None] & (channel < outs)[None, :]
     if AFTER is not None:
-        one, two = (
-            _operand_of(one_ptr, safe[None, :], to, mask, ONE),
-            _operand_of(two_ptr, safe[None, :], to, mask, TWO),
-        )
+        one = operand(one_ptr, safe[None, :], to, mask, ONE)
+        two = operand(two_ptr, safe[None, :], to, mask, TWO)
         total = AFTER(total, one, two)
     gl.store(out_ptr + to, total, mask=mask)
 
@@ -218,7 +214,7 @@ def _convolve_hopper(x_tiles, x_more, w_tiles, w_exponent_ptr, bits_ptr, bias_pt
                      PARTS: gl.constexpr, PIECES: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
     """Tiles of two halves of 64 or 128 places (PIECES 1 or 2), and COLS columns of the weights."""
     x_groups: gl.constexpr = STAGES * 2 * PARTS * (8 * PIECES + MORE)
-    x_parts = gl.allocate_shared_memory(gl.float16, [x_groups, _EIGHT, STEP], w_tiles.layout)
+    x_parts = gl.allocate_shared_memory(gl.float16, [x_groups, 8, STEP], w_tiles.layout)
     w_parts = gl.allocate_shared_memory(gl.float16, [STAGES * PARTS * SHARED, COLS, STEP], w_tiles.layout)
     full, empty = barriers(STAGES)
     gl.warp_specialize(
@@ -279,10 +275,8 @@ def plan(places, columns, channels, taps, dilation, step, parts, units):
         stages = min(4, (_SHARED_BYTES - turned_bytes) // stage_bytes)
         if channels % k or stages < 2 or shared * k > _MOST_TERMS:
             continue
-        loads, products = (
-            stage_bytes / _L2_BYTES_PER_CLOCK,
-            pieces * (2 * parts - 1) * shared * k * max(cols, 32) / 16,
-        )
+        loads = stage_bytes / _L2_BYTES_PER_CLOCK
+        products = pieces * (2 * parts - 1) * shared * k * max(cols, 32) / 16
         clocks = (max(loads, products) + _CLOCKS_PER_STAGE) * (math.prod(taps) // shared * (channels // k))
         clocks += 2 * 64 * pieces * cols * 4 / _WRITTEN_BYTES_PER_CLOCK
         clocks *= -(-(-(-places // (128 * pieces)) * -(-columns // cols)) // units)
@@ -291,41 +285,41 @@ def plan(places, columns, channels, taps, dilation, step, parts, units):
     return best
 
 
-def convolve_hopper(images, w_parts, exponents, bias, taps, first, dilation, out, wide, after, plan, units):
+def convolve_hopper(images, w_parts, exponents, bias, taps, first, dilation, out, wide, after, tile, units):
     """Write to out (a view) the convolution of `convolutions._Images` with packed weights.
 
     Args:
-        w_parts: (parts, rows, taps * channels) float16, rows a multiple of the plan's columns; exponents: (rows,) int32.
+        w_parts: (parts, rows, taps * channels) float16, rows a multiple of the tile's columns; exponents: (rows,) int32.
         bias: (channels,) or None. taps: of each axis. first: place of the first tap, of each axis, in the padded images.
         wide: neighbors of a row of the output that are computed together. after: `convolutions.After`, of the same view.
-        units: multiprocessors.
+        tile: its `Plan`. units: multiprocessors.
     """
     count, outs = out.shape[:2]
     parts, rows = w_parts.shape[:2]
-    span = 8 * plan.pieces
+    span = 8 * tile.pieces
     grid = [size // step for size, step in zip(images.sizes, images.step, strict=True)]
     row = math.prod(images.step) * images.channels
-    layouts = [gl.NVMMASharedLayout(2 * plan.step, 16, rank) for rank in (2, 3)]
+    layouts = [gl.NVMMASharedLayout(2 * tile.step, 16, rank) for rank in (2, 3)]
     # Element (a, b, c) is channel c of row a + span * b, so strides overlap. A tile's first row has any a below span, and the tile takes
     # span + more further ones: less than 64 rows beyond the last b. Low parts begin at b = rows / span.
-    form = [2 * span + plan.more, parts * images.rows // span, row], [row, span * row, 1]
+    form = [2 * span + tile.more, parts * images.rows // span, row], [row, span * row, 1]
     x_tiles, x_more = (
-        GluonDescriptor(images.packed, *form, [groups, 8, plan.step], layouts[1])
-        for groups in (span, plan.more or 1)
+        GluonDescriptor(images.packed, *form, [groups, 8, tile.step], layouts[1])
+        for groups in (span, tile.more or 1)
     )
     w_tiles = GluonDescriptor.from_tensor(
-        w_parts.view(-1, w_parts.shape[2]), [plan.cols, plan.step], layouts[0]
+        w_parts.view(-1, w_parts.shape[2]), [tile.cols, tile.step], layouts[0]
     )
-    m_tiles, n_tiles = -(-count * math.prod(grid) // (16 * span)), rows // plan.cols
-    chunks = images.channels // plan.step
+    m_tiles, n_tiles = -(-count * math.prod(grid) // (16 * span)), rows // tile.cols
+    chunks = images.channels // tile.step
     launch(
         _convolve_hopper, (min(m_tiles * n_tiles, units),),
         (x_tiles, x_more, w_tiles, exponents, images.bits, out if bias is None else bias, *after.tensors(out), out),
         (
-            m_tiles, n_tiles, rows, images.rows // span, chunks, math.prod(taps) // plan.shared * chunks, outs, count,
+            m_tiles, n_tiles, rows, images.rows // span, chunks, math.prod(taps) // tile.shared * chunks, outs, count,
             *out.shape[2:], -(-out.shape[4] // wide), *grid, *first, *dilation, *images.step, *out.stride(),
         ),
         TAPS_H=taps[1], TAPS_W=taps[2], HAS_BIAS=bias is not None, **after.constants(), LAST=out.stride(1) == 1 and outs > 1, WIDE=wide, CHANNELS=images.channels,
-        STEP=plan.step, SHARED=plan.shared, APART=plan.apart, MORE=plan.more, COLS=plan.cols, PARTS=parts, PIECES=plan.pieces,
-        STAGES=plan.stages, num_warps=4,
+        STEP=tile.step, SHARED=tile.shared, APART=tile.apart, MORE=tile.more, COLS=tile.cols, PARTS=parts, PIECES=tile.pieces,
+        STAGES=tile.stages, num_warps=4,
     )  # fmt: skip

@@ -74,9 +74,8 @@ def _multiply(a_tiles, b_tiles, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, bat
         total = tl.zeros((BM, BN), dtype=tl.float32)
         if ONE:
             total = _add_products(a_tiles, b_tiles, a_row, b_row, a_rows, b_rows, 0, total)
-            total = (
-                total * a_scale[:, None] * b_scale[None, :]
-            )  # their product may be too small for a float32
+            # One after the other: the scales' product may be too small for a float32.
+            total = total * a_scale[:, None] * b_scale[None, :]
         else:
             for step in tl.range(0, tl.cdiv(ks, STEP)):
                 k = step * STEP

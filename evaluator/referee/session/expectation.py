@@ -205,8 +205,8 @@ def _ask_oracle(
         pairs = zip(steps, shape.inputs.tensors, strict=True)
         own_steps = [step if step >= epsilon(tensor.meta.dtype) else 0.0 for step, tensor in pairs]
         if "exact" not in known and any(own_steps):
-            # The reference's own result counts as exact now. It says itself how far rounding moves it: where large terms cancel, a
-            # more accurate convolution than the reference was called wrong without this (1.6 times the bound, H200).
+            # The reference's own result counts as exact now, and its result for moved inputs says how far rounding moves it. Where
+            # large terms cancel, convolutions more accurate than the reference were called wrong without this (H200).
             for name in ("moved", "opposite") if rounded else ("moved",):
                 left[name] = {"tier": OWN_RESULT, "move": {**kinds[name]["move"], "steps": own_steps}}
         for name, kind in left.items():
