@@ -12,7 +12,7 @@ from agent.kernels.gpu.bags import sum_bags
 from agent.kernels.gpu.convolutions import After, convolution
 from agent.kernels.gpu.distances import distances
 from agent.kernels.gpu.gathered import multiply_gathered
-from agent.kernels.gpu.geometry import FEW_CHANNELS, geometry_of, padded, stored_sizes
+from agent.kernels.gpu.geometry import Pixels, geometry_of, stored_sizes
 from agent.kernels.gpu.hopper import on_hopper
 from agent.kernels.gpu.hopper_convolutions import plan
 from agent.kernels.gpu.launching import repeated
@@ -438,13 +438,12 @@ def _convolution_pays(x, outs, taps, sizes, form, parts):
     if transposed and steps > MOST_RESIDUES:
         return False
     geometry = geometry_of(x.shape[2:], sizes, taps, *form[:4], x.is_contiguous())
-    few = channels <= FEW_CHANNELS
-    stored = math.prod(stored_sizes(x.shape[2:], geometry, not few))
-    of_pixel = padded(channels, not few)
-    # 32-bit offsets: of elements from a tile's first image, or of places.
-    if stored * (of_pixel * (128 * images // pixels + 2) if few else images) >= 1 << 31:
+    lie = Pixels.of(channels, geometry, is_hopper=True)
+    stored = math.prod(stored_sizes(x.shape[2:], geometry, lie.is_shared))
+    # 32-bit offsets: of places, or of elements from a tile's first image.
+    if stored * (images if lie.is_shared else lie.channels * (128 * images // pixels + 2)) >= 1 << 31:
         return False
-    packed_bytes, weights = images * stored * of_pixel * 2 * parts, channels * outs * count
+    packed_bytes, weights = images * stored * lie.channels * 2 * parts, channels * outs * count
     if packed_bytes > 16 * (x.numel() + pixels * outs) + (1 << 28):
         return False
     cudnn = 38e12 * min(1.0, (channels * count / 400) ** 0.5, outs / (32 if x.dim() < 5 else 48))
@@ -459,15 +458,20 @@ def _convolution_pays(x, outs, taps, sizes, form, parts):
     ours_s = (8 * x.numel() + packed_bytes + 12 * weights) / 2.4e12
     columns = outs * geometry.wide
     for _, axes in geometry.products:
-        counts = tuple(axis.count for axis in axes)
-        if few:
-            tile = max(16, min(64, 1 << (columns - 1).bit_length()))
-            terms = images * math.prod(geometry.places) * -(-columns // tile) * of_pixel * math.prod(counts)
-            ours_s += max(2 * (2 * parts - 1) * tile * terms / 450e12, terms * 2 * parts / 4e12)
+        counts = [axis.count for axis in axes]
+        counts[2], *along = lie.along(counts[2], axes[2].apart, geometry.stride[2])
+        if lie.is_shared:
+            places, of_tap = images * stored // math.prod(geometry.stride), lie.together * lie.channels
+            how = *along, parts, processors(x.device)
+            ours_s += plan(places, columns, of_tap, tuple(counts), *how).clocks / CLOCK_HZ
         else:
-            places = images * stored // math.prod(geometry.stride)
-            how = axes[2].apart, geometry.stride[2], parts, processors(x.device)
-            ours_s += plan(places, columns, of_pixel, counts, *how).clocks / CLOCK_HZ
-    if few or not geometry.is_whole:  # `plan` counts its products' outputs; others are filled in before
+            tile = max(16, min(64, 1 << (columns - 1).bit_length()))
+            terms = (
+                images * math.prod(geometry.places) * -(-columns // tile) * lie.channels * math.prod(counts)
+            )
+            ours_s += max(2 * (2 * parts - 1) * tile * terms / 450e12, terms * 2 * parts / 4e12)
+    if not (
+        lie.is_shared and geometry.is_whole
+    ):  # `plan` counts its products' outputs; others are filled in before
         ours_s += 4 * pixels * outs / 2.2e12
     return with_launches(ours_s, 6 + 6 * len(geometry.products)) < 0.95 * cudnn_s

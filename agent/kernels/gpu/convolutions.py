@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from agent.kernels.gpu.geometry import FEW_CHANNELS, geometry_of, padded, stored_sizes
+from agent.kernels.gpu.geometry import Pixels, geometry_of, stored_sizes
 from agent.kernels.gpu.hopper import on_hopper
 from agent.kernels.gpu.hopper_convolutions import convolve_hopper, operand, plan
 from agent.kernels.gpu.launching import launch
@@ -56,7 +56,8 @@ def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pa
     from_c = image * image_stride + c.to(tl.int64) * channel_stride
     # Pixels are the first axis: where the compiler knows no neighbors in memory, it has neighboring threads along that.
     there = inside[:, None] & (c < channels)[None, :]
-    x = tl.load(x_ptr + at[:, None] + from_c[None, :], mask=there, other=0.0)
+    # Images without a scale are zeros: the weights of what a tap reads beyond an image are zeros, too, and times NaN they would not be.
+    x = tl.load(x_ptr + at[:, None] + from_c[None, :], mask=there & (fits != 0), other=0.0)
     scaled = x * power_of_two(13 - exponent)
     high = scaled.to(tl.float16)
     to = (image * pixels + pixel)[:, None] * CHANNELS + c[None, :]
@@ -331,7 +332,7 @@ class _Images:
 
     Attributes:
         packed: rows of blocks, high parts and then low ones, (parts * rows and some more, pixels of a block * channels), flat.
-        parts: views of these, each flat. channels: padded; rows: of one part.
+        parts: views of these, each flat. pixels: `Pixels`; rows: of one part.
         bits: of the largest magnitude of each image, (images + 1,) int32; the last is not zero where weights have no scale.
         sizes: of the padded axes; step: of the blocks.
     """
@@ -339,32 +340,32 @@ class _Images:
     def __init__(self, x, geometry, parts):
         images, channels = x.shape[:2]
         self.x, self.geometry = x, geometry
-        self.on_hopper = channels > FEW_CHANNELS and on_hopper(x.device)
-        self.channels = padded(channels, self.on_hopper)
-        self.sizes = stored_sizes(x.shape[2:], geometry, self.on_hopper)
-        self.step, tail = list(geometry.stride) if self.on_hopper else [1, 1, 1], 0
+        self.pixels = Pixels.of(channels, geometry, on_hopper(x.device))
+        is_shared, stored = self.pixels.is_shared, self.pixels.channels
+        self.sizes = stored_sizes(x.shape[2:], geometry, is_shared)
+        self.step, tail = list(geometry.stride) if is_shared else [1, 1, 1], 0
         grid = [size // step for size, step in zip(self.sizes, self.step, strict=True)]
         block, pixels = math.prod(self.step), math.prod(self.sizes)
-        if self.on_hopper:  # the last row of the last image has no next one
+        if is_shared:  # the last row of the last image has no next one, and a tap may take one block more
             shared = map(min, geometry.before, geometry.behind)
             d, h, w = (-(-each // step) for each, step in zip(shared, self.step, strict=True))
-            tail = ((d * grid[1] + h) * grid[2] + w) * block
-        self.image_size = pixels * self.channels
+            tail = ((d * grid[1] + h) * grid[2] + w + int(self.pixels.together > 1)) * block
+        self.image_size = pixels * stored
         self.rows = -(-(images * pixels + tail) // (block * 32)) * 32
         self.bits = torch.zeros(images + 1, dtype=torch.int32, device=x.device)
-        size, more = self.rows * block * self.channels, 64 * block * self.channels
+        size, more = self.rows * block * stored, 64 * block * stored
         # A tile's last rows are read from behind all.
         self.packed = torch.empty(parts * size + more, dtype=torch.float16, device=x.device)
         self.parts = self.packed[: parts * size].view(parts, size)
         count = x[0].numel()
         launch(_largest, (-(-count // 4096), images), (x, self.bits), (count, x.stride(0)), BLOCK=4096)
-        tile = min(triton.next_power_of_2(self.channels), 64)
+        tile = min(triton.next_power_of_2(stored), 64)
         per = 2048 // tile
         launch(
-            _pack, (-(-(pixels + tail) // per), -(-self.channels // tile), images),
+            _pack, (-(-(pixels + tail) // per), -(-stored // tile), images),
             (x, self.bits, self.parts[0], self.parts[-1]),
             (channels, *x.shape[2:], *geometry.before, *grid[1:], pixels, tail, *self.step, *x.stride()),
-            CHANNELS=self.channels, TILE_C=tile, PIXELS=per, PARTS=parts,
+            CHANNELS=stored, TILE_C=tile, PIXELS=per, PARTS=parts,
         )  # fmt: skip
 
     def convolve(self, weight, bias, taps, out, after):
@@ -380,14 +381,17 @@ class _Images:
         places = out.shape[2] * out.shape[3] * columns
         if not places:
             return
-        count, dilation = tuple(axis.count for axis in taps), [axis.apart for axis in taps]
-        ks, units = math.prod(count) * self.channels, processors(out.device)
-        if self.on_hopper:
+        pixels, units = self.pixels, processors(out.device)
+        count, dilation = [axis.count for axis in taps], [axis.apart for axis in taps]
+        count[2], dilation[2], step_w = pixels.along(count[2], dilation[2], self.step[2])
+        channels = pixels.together * pixels.channels  # of a tap
+        ks = math.prod(count) * channels
+        if pixels.is_shared:
             grid = images * math.prod(self.sizes) // math.prod(self.step)
-            tile = plan(grid, outs * wide, self.channels, count, dilation[2], self.step[2], parts, units)
+            tile = plan(grid, outs * wide, channels, tuple(count), dilation[2], step_w, parts, units)
             tile_n, step = tile.cols, tile.step
         else:
-            tile_m, tile_n, step, stages = tiles(outs * wide, ks, self.channels)
+            tile_m, tile_n, step, stages = tiles(outs * wide, ks, channels)
         rows, row_size = -(-outs * wide // tile_n) * tile_n, -(-ks // step) * step
         w_parts = torch.empty((2, rows, row_size), dtype=torch.float16, device=out.device)
         exponents = torch.empty(rows, dtype=torch.int32, device=out.device)
@@ -396,31 +400,32 @@ class _Images:
         launch(
             _pack_weights, (rows,), (weight, *w_parts, exponents, bad),
             (outs, weight.shape[1], row_size, ks, *weight.stride(), *picked),
-            TAPS_H=count[1], TAPS_W=count[2], CHANNELS=self.channels, WIDE=wide, BLOCK=1024,
+            TAPS_H=count[1], TAPS_W=count[2] * pixels.together, CHANNELS=pixels.channels, WIDE=wide, BLOCK=1024,
         )  # fmt: skip
         first = [have - axis.pad for have, axis in zip(self.geometry.before, taps, strict=True)]
         bias_or_any = out if bias is None else bias
         sizes = *out.shape[2:], columns
-        if self.on_hopper:
+        if pixels.is_shared:
+            more = first, dilation, [*self.step[:2], step_w]
             convolve_hopper(
-                self, w_parts[:parts], exponents, bias, count, first, dilation, out, wide, after, tile, units
-            )  # fmt: skip
+                self, w_parts[:parts], exponents, bias, count, *more, out, wide, after, tile, units
+            )
         else:
-            skipped = ((first[0] * self.sizes[1] + first[1]) * self.sizes[2] + first[2]) * self.channels
+            skipped = ((first[0] * self.sizes[1] + first[1]) * self.sizes[2] + first[2]) * channels
             w_tiles = [TensorDescriptor.from_tensor(part, [tile_n, step]) for part in w_parts]
             high, low = self.parts[0, skipped:], self.parts[-1, skipped:]
             launch(
                 _convolve, (-(-images * places // tile_m), rows // tile_n),
                 (*w_tiles, exponents, high, low, self.bits, bias_or_any, *after.tensors(out), out),
                 (outs, images, *sizes, *self.sizes[1:], self.image_size, ks, *stride, *dilation, *out.stride()),
-                TAPS_H=count[1], TAPS_W=count[2], HAS_BIAS=bias is not None, **after.constants(), NEAR=out.stride(4) == 1, PARTS=parts, CHANNELS=self.channels,
+                TAPS_H=count[1], TAPS_W=count[2], HAS_BIAS=bias is not None, **after.constants(), NEAR=out.stride(4) == 1, PARTS=parts, CHANNELS=channels,
                 WIDE=wide, BM=tile_m, BN=tile_n, BLOCK=step, EVEN=ks % step == 0, num_warps=4, num_stages=stages,
             )  # fmt: skip
         launch(
             _mend_images, (-(-places // 256), images), (self.x, weight, self.bits, bad, bias_or_any, *after.tensors(out), out),
             (
-                outs, weight.shape[1], *sizes, *self.x.shape[2:], *(axis.count for axis in taps), *stride, *dilation,
-                *(axis.pad for axis in taps), *picked, *self.x.stride(), *weight.stride(), *out.stride(),
+                outs, weight.shape[1], *sizes, *self.x.shape[2:], *(axis.count for axis in taps), *stride,
+                *(axis.apart for axis in taps), *(axis.pad for axis in taps), *picked, *self.x.stride(), *weight.stride(), *out.stride(),
             ), HAS_BIAS=bias is not None, **after.constants(), WIDE=wide, PLACES=256,
         )  # fmt: skip
 

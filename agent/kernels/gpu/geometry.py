@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import triton
 
-#: With no more, a pixel's channels are too few for the copy engine.
-FEW_CHANNELS = 8
+#: With no more, a pixel's channels are too few for a tap of the copy engine's.
+_FEW_CHANNELS = 8
 
 
 class Taps(NamedTuple):
@@ -119,11 +119,39 @@ def stored_sizes(sizes, geometry, is_shared):
     ]
 
 
-def padded(channels, is_hopper):
-    """Channels of a packed pixel: for `hopper_convolutions`, whose steps are 64, 32 or 16 of them; or for pointers."""
-    if is_hopper:
-        return -(-channels // 16) * 16 if channels <= 64 else -(-channels // 32) * 32
-    return max(4, triton.next_power_of_2(channels)) if channels < 64 else -(-channels // 64) * 64
+class Pixels(NamedTuple):
+    """How the pixels of an image lie in memory.
+
+    Attributes:
+        channels: of a pixel, with those that are padding.
+        together: neighbors of a row that one tap reads.
+        is_shared: whether zeros are shared between rows and images; see `hopper_convolutions`, whose taps have 16 channels and more.
+    """
+
+    channels: int
+    together: int
+    is_shared: bool
+
+    @classmethod
+    def of(cls, channels, geometry, is_hopper):
+        """Of few channels, a tap takes those of two neighbors, which begin 16 bytes apart, or of all pixels of a stride."""
+        if channels > _FEW_CHANNELS and is_hopper:
+            return cls(-(-channels // 16) * 16 if channels <= 64 else -(-channels // 32) * 32, 1, True)
+        stride = geometry.stride
+        are_near = stride == [1, 1, 1] or stride[2] in (2, 4)
+        if is_hopper and are_near and all(axes[2].apart == 1 for _, axes in geometry.products):
+            return cls(_FEW_CHANNELS, max(2, stride[2]), True)
+        return cls(
+            max(4, triton.next_power_of_2(channels)) if channels < 64 else -(-channels // 64) * 64, 1, False
+        )
+
+    def along(self, count, apart, stride):
+        """How many taps a row has, how many places or pixels apart, and the pixels of a block that are not one tap's."""
+        return (
+            (count, apart, stride)
+            if self.together == 1
+            else (-(-count // self.together), self.together // stride, 1)
+        )
 
 
 def _three(values, fill):

@@ -285,24 +285,28 @@ def plan(places, columns, channels, taps, dilation, step, parts, units):
     return best
 
 
-def convolve_hopper(images, w_parts, exponents, bias, taps, first, dilation, out, wide, after, tile, units):
+def convolve_hopper(
+    images, w_parts, exponents, bias, taps, first, dilation, step, out, wide, after, tile, units
+):
     """Write to out (a view) the convolution of `convolutions._Images` with packed weights.
 
     Args:
         w_parts: (parts, rows, taps * channels) float16, rows a multiple of the tile's columns; exponents: (rows,) int32.
         bias: (channels,) or None. taps: of each axis. first: place of the first tap, of each axis, in the padded images.
+        dilation: from one tap to the next. step: pixels of a block that belong to different taps, of each axis.
         wide: neighbors of a row of the output that are computed together. after: `convolutions.After`, of the same view.
         tile: its `Plan`. units: multiprocessors.
     """
     count, outs = out.shape[:2]
     parts, rows = w_parts.shape[:2]
     span = 8 * tile.pieces
-    grid = [size // step for size, step in zip(images.sizes, images.step, strict=True)]
-    row = math.prod(images.step) * images.channels
+    grid = [size // block for size, block in zip(images.sizes, images.step, strict=True)]
+    pixels, channels = math.prod(images.step), images.pixels.together * images.pixels.channels
+    row, wide_row = pixels * images.pixels.channels, math.prod(step) * channels
     layouts = [gl.NVMMASharedLayout(2 * tile.step, 16, rank) for rank in (2, 3)]
-    # Element (a, b, c) is channel c of row a + span * b, so strides overlap. A tile's first row has any a below span, and the tile takes
+    # Element (a, b, c) is channel c of row a + span * b, so strides overlap, and so do rows of two pixels. A tile's first row has any a below span, and the tile takes
     # span + more further ones: less than 64 rows beyond the last b. Low parts begin at b = rows / span.
-    form = [2 * span + tile.more, parts * images.rows // span, row], [row, span * row, 1]
+    form = [2 * span + tile.more, parts * images.rows // span, wide_row], [row, span * row, 1]
     x_tiles, x_more = (
         GluonDescriptor(images.packed, *form, [groups, 8, tile.step], layouts[1])
         for groups in (span, tile.more or 1)
@@ -311,15 +315,15 @@ def convolve_hopper(images, w_parts, exponents, bias, taps, first, dilation, out
         w_parts.view(-1, w_parts.shape[2]), [tile.cols, tile.step], layouts[0]
     )
     m_tiles, n_tiles = -(-count * math.prod(grid) // (16 * span)), rows // tile.cols
-    chunks = images.channels // tile.step
+    chunks = channels // tile.step
     launch(
         _convolve_hopper, (min(m_tiles * n_tiles, units),),
         (x_tiles, x_more, w_tiles, exponents, images.bits, out if bias is None else bias, *after.tensors(out), out),
         (
             m_tiles, n_tiles, rows, images.rows // span, chunks, math.prod(taps) // tile.shared * chunks, outs, count,
-            *out.shape[2:], -(-out.shape[4] // wide), *grid, *first, *dilation, *images.step, *out.stride(),
+            *out.shape[2:], -(-out.shape[4] // wide), *grid, *first, *dilation, *step, *out.stride(),
         ),
-        TAPS_H=taps[1], TAPS_W=taps[2], HAS_BIAS=bias is not None, **after.constants(), LAST=out.stride(1) == 1 and outs > 1, WIDE=wide, CHANNELS=images.channels,
+        TAPS_H=taps[1], TAPS_W=taps[2], HAS_BIAS=bias is not None, **after.constants(), LAST=out.stride(1) == 1 and outs > 1, WIDE=wide, CHANNELS=channels,
         STEP=tile.step, SHARED=tile.shared, APART=tile.apart, MORE=tile.more, COLS=tile.cols, PARTS=parts, PIECES=tile.pieces,
         STAGES=tile.stages, num_warps=4,
     )  # fmt: skip
