@@ -56,11 +56,11 @@ def _add_products(a_tiles, b_tiles, a_row, b_row, a_rows, b_rows, k, sums):
 
 
 @triton.jit(do_not_specialize=["batches", "m", "n", "ks"])
-def _multiply(a_tiles, b_tiles, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks, alpha, beta,
+def _multiply(a_tiles, b_tiles, out_tiles, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, batches, m, n, ks, alpha, beta,
               out_batch, out_row, out_col, bias_batch, bias_row, bias_col,
-              HAS_BIAS: tl.constexpr, ONE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr,
-              GROUP: tl.constexpr):  # fmt: skip
-    """Tiles of the product; ONE where one step has all terms."""
+              HAS_BIAS: tl.constexpr, ONE: tl.constexpr, IN_TILES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
+              BLOCK: tl.constexpr, GROUP: tl.constexpr):  # fmt: skip
+    """Tiles of the product; ONE where one step has all terms; IN_TILES where they go to out_tiles, in halves: whole lines of memory."""
     m_tiles, n_tiles = tl.cdiv(m, BM), tl.cdiv(n, BN)
     a_pitch, b_pitch = scale_pitch(m), scale_pitch(n)
     for tile in tl.range(tl.program_id(0), batches * m_tiles * n_tiles, tl.num_programs(0)):
@@ -86,17 +86,22 @@ def _multiply(a_tiles, b_tiles, a_scale_ptr, b_scale_ptr, bias_ptr, out_ptr, bat
                     block = (k + STEP) // BLOCK * batches
                     a_scale = tl.load(a_at + block * a_pitch, mask=(row < m) & (k + STEP < ks), other=0.0)
                     b_scale = tl.load(b_at + block * b_pitch, mask=(col < n) & (k + STEP < ks), other=0.0)
-        there = (row < m)[:, None] & (col < n)[None, :]
-        row, col = row.to(tl.int64), col.to(tl.int64)
         total *= alpha
-        if HAS_BIAS:
-            at = batch.to(tl.int64) * bias_batch + row[:, None] * bias_row + col[None, :] * bias_col
-            total += beta * tl.load(bias_ptr + at, mask=there, other=0.0)
-        tl.store(
-            out_ptr + batch.to(tl.int64) * out_batch + row[:, None] * out_row + col[None, :] * out_col,
-            total,
-            mask=there,
-        )
+        if IN_TILES:
+            one, other = tl.split(tl.permute(tl.reshape(total, (BM, 2, BN // 2)), (0, 2, 1)))
+            out_tiles.store([m_tile * BM, n_tile * BN], one)
+            out_tiles.store([m_tile * BM, n_tile * BN + BN // 2], other)
+        else:
+            there = (row < m)[:, None] & (col < n)[None, :]
+            row, col = row.to(tl.int64), col.to(tl.int64)
+            if HAS_BIAS:
+                at = batch.to(tl.int64) * bias_batch + row[:, None] * bias_row + col[None, :] * bias_col
+                total += beta * tl.load(bias_ptr + at, mask=there, other=0.0)
+            tl.store(
+                out_ptr + batch.to(tl.int64) * out_batch + row[:, None] * out_row + col[None, :] * out_col,
+                total,
+                mask=there,
+            )
 
 
 @triton.jit
@@ -254,11 +259,16 @@ def product(a, b, out, bias=None, alpha=1.0, beta=1.0):
             add_parts(sums, None if bias is None else bias_view[0], out[0], alpha, beta)
     else:
         tiles = batches * -(-m // TILE) * -(-n // TILE)
+        in_tiles = is_one and batches == 1 and bias is None and tiles_apply(out[0])
+        a_tiles, b_tiles = left.tiles(TILE), right.tiles(TILE)
         launch(
             _multiply, (min(tiles, 2 * units if is_one else units),),
-            (left.tiles(TILE), right.tiles(TILE), left.scale, right.scale, bias_view, out),
+            (
+                a_tiles, b_tiles, TensorDescriptor.from_tensor(out[0], [TILE, TILE // 2]) if in_tiles else a_tiles,
+                left.scale, right.scale, bias_view, out,
+            ),
             (*sizes, alpha, beta, *out.stride(), *bias_view.stride()),
-            HAS_BIAS=bias is not None, ONE=is_one, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8,
+            HAS_BIAS=bias is not None, ONE=is_one, IN_TILES=in_tiles, BM=TILE, BN=TILE, STEP=STEP_K, BLOCK=BLOCK_K, GROUP=8, num_warps=8,
             num_stages=1 if is_one else 3, maxnreg=128 if is_one else None,  # two programs on a multiprocessor
         )  # fmt: skip
     mend(a, b, left.scale, right.scale, out, bias, alpha, beta)
@@ -280,6 +290,11 @@ def mend(a, b, a_scale, b_scale, out, bias, alpha, beta, unpack=None, parts=1):
     )  # fmt: skip
 
 
+def tiles_apply(x):
+    """Whether the copy engine can read and write a float32 matrix in tiles."""
+    return x.stride(1) == 1 and x.stride(0) % 4 == 0 and x.data_ptr() % 16 == 0
+
+
 def _few_of(a, turned):
     """Which of a (batch, m, k) and b (batch, n, k) has so few rows that the other is best split in registers: "a", "b" or ""."""
     return "a" if _few_pays(a, turned) else "b" if _few_pays(turned, a) else ""
@@ -288,7 +303,7 @@ def _few_of(a, turned):
 def _few_pays(x, w):
     """The same of x (batch, m, k) and w (batch, n, k), which must be such that it can be read in tiles."""
     (batches, m, ks), n = x.shape, w.shape[1]
-    if batches > 1 or m > 4 * TILE or n <= TILE or w.stride(2) != 1 or w.stride(1) % 4 or w.data_ptr() % 16:
+    if batches > 1 or m > 4 * TILE or n <= TILE or not tiles_apply(w[0]):
         return False
     return m <= TILE or _few_s(m, n, ks, x.device) < _parts_s(1, m, n, ks, x.device)
 
@@ -398,11 +413,15 @@ def _parts_s(batches, m, n, ks, device):
     """Seconds of two operands that are split before they are multiplied, without launches.
 
     8 bytes of traffic per element of an operand, whole rounds of tiles and steps at 220 TFLOP/s and what a tile's end costs, and the
-    results: once, or those of each cut of k twice and their sums.
+    results: once, or those of each cut of k twice and their sums. Products of one step take as long as their results are written, in
+    whole lines or in parts of them.
     """
     if min(m, n) < 64:
         return math.inf
     units, rate = processors(device), memory_rate(device)
+    if ks <= STEP_K:
+        of_results = 4 if batches == 1 and n % 4 == 0 else 7
+        return (8 * batches * ks * (m + n) + of_results * batches * m * n) / rate + 4.5e-6
     pieces, tiles, cuts, per = cut_hopper(batches, m, n, ks, units)
     rounds = -(-tiles * cuts // units) * pieces // 2
     product_s = rounds * (4.5e-6 + units * 2 * TILE * TILE * per * STEP_K / 220e12)
@@ -413,7 +432,7 @@ def _parts_s(batches, m, n, ks, device):
 def product_pays(a, b):
     """Whether three float16 products of a (batch, m, k) and b (batch, k, n) are faster than cuBLAS in float32."""
     (batches, m, ks), n = a.shape, b.shape[2]
-    if min(m, n, ks) < 8 or ks < 64 or batches >= 1 << 16:  # a CUDA grid's second and third axes end there
+    if min(m, n, ks) < 8 or batches >= 1 << 16:  # a CUDA grid's second and third axes end there
         return False
     return _pays(batches, m, n, ks, _few_of(a, b.transpose(1, 2)), a.device)
 

@@ -44,7 +44,16 @@ TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 MOST_STACK_BYTES = 150
 MOST_SHARED_BYTES = 227 << 10  # of a program on 9.0 and 10.0
 
-PRODUCT = {"HAS_BIAS": False, "ONE": False, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256, "GROUP": 8}
+PRODUCT = {
+    "HAS_BIAS": False,
+    "ONE": False,
+    "IN_TILES": False,
+    "BM": 128,
+    "BN": 128,
+    "STEP": 64,
+    "BLOCK": 256,
+    "GROUP": 8,
+}
 FEW = {"EVEN": True, "BM": 128, "BN": 128, "STEP": 64, "BLOCK": 256}
 TILES = {"HAS_BIAS": False, "BLOCK": 256, "GROUP": 8}
 HALVES_OF_64, HALVES_OF_128 = (f"tensordesc<fp16[{rows},64],{hopper.HALF_TILES!r}>" for rows in (64, 128))
@@ -122,8 +131,15 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     "product": (
         products._multiply,
         PRODUCT,
-        dict.fromkeys(("a_tiles", "b_tiles"), "tensordesc<fp16[128,64]>"),
+        dict.fromkeys(("a_tiles", "b_tiles", "out_tiles"), "tensordesc<fp16[128,64]>"),
         {"num_warps": 8, "num_stages": 3},
+    ),
+    "product of one step": (
+        products._multiply,
+        PRODUCT | {"ONE": True, "IN_TILES": True},
+        dict.fromkeys(("a_tiles", "b_tiles"), "tensordesc<fp16[128,64]>")
+        | {"out_tiles": "tensordesc<fp32[128,64]>"},
+        {"num_warps": 8, "num_stages": 1, "maxnreg": 128},
     ),
     "parts": (
         parts._split,
@@ -414,6 +430,7 @@ HALVES = ("high_ptr", "low_ptr")
 
 #: What `hopper.on_hopper` keeps from other GPUs: below 9.0 for want of units, and the product on 10.0, see there.
 ABOVE_8 = (
+    "product of one step",
     "product",
     *(
         ON_HOPPER := (

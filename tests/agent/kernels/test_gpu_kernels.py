@@ -65,6 +65,7 @@ def huge(a, b):
     a[0, 5, :] *= 1e-30
     b[0, :, 1] *= 1e6
 
+product("one step, in tiles, inf and nan", 1, 530, 40, 516, spread=1.0, change=special)
 product("odd sizes", 1, 70, 600, 150)
 product("batches, transposed, wide", 2, 33, 130, 40, spread=4.0, transposed=True, bias=True)
 product("one row", 1, 1, 70, 3)
