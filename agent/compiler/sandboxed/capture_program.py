@@ -58,6 +58,7 @@ SETTINGS = {
     "cpp.dynamic_threads": True,  # the caller sets the number of threads; do not hard-code it in the source
     "graph_partition": False,
 }
+_LOOKS_FOR_NEIGHBORS = "triton.coalesce_tiling_analysis"
 #: DenseNet121 took more than 300 s with symbols and about 45 s without.
 SYMBOLS_S = 100
 
@@ -544,7 +545,10 @@ def generated(compiler: Callable[[], Any], context: TracingContext, settings: Ma
             compiler()
     except Exception:
         if not codes:
-            raise
+            # Where sizes are symbols, Inductor 2.11 may fail when it looks for the axis whose neighbors lie together.
+            if settings.get(_LOOKS_FOR_NEIGHBORS) is False:
+                raise
+            return generated(compiler, context, {**settings, _LOOKS_FOR_NEIGHBORS: False})
     if len(codes) != 1:
         raise NotExtractable(f"the compiler made {len(codes)} separate graphs of it")
     return with_long_numbers(without_comments(codes[0]))

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from agent.candidates import Candidate
-from tests.agent.bundle.building import MEMBER, TASK, imported, optimized_text
+from tests.agent.bundle.building import MEMBER, TASK, imported, optimized_text, ran
 
 _TASK = """
 import torch
@@ -251,27 +251,31 @@ def test_a_member_made_from_the_reference_gets_gradients_and_new_weights(tmp_pat
     torch.testing.assert_close(model.scale, reference.scale)
 
 
-def test_what_a_member_keeps_of_its_weights_is_made_anew(tmp_path: Path) -> None:
-    """In any module, while those that keep plain values alone stay as they were built."""
-    module = imported(tmp_path, optimized_text())
-    model = module.ModelNew(64)
-    given = [torch.randn(32, 64), torch.randn(32, 64)]
-    plain = MEMBER.replace(
-        "        if self.packed is None:\n            self.packed = self.weight * self.factor\n", ""
-    )
-    plain = plain.replace("self.packed)", "self.weight * self.factor)")
-    assert plain.count("packed") == 1
-    other = imported(tmp_path, optimized_text([Candidate(plain, "llm", "plain")]))
-    kept = other.ModelNew(64)
+_COUNTED = MEMBER.replace("calls = []", "calls = []\nmade = []").replace(
+    "self.packed = None", "self.packed = None\n        made.append(1)", 1
+)
+_IN_A_DICTIONARY = (
+    _COUNTED.replace("self.packed = None", "self.packed = {}", 1)
+    .replace("if self.packed is None:\n", "if 0 not in self.packed:\n")
+    .replace("self.packed = self.weight", "self.packed[0] = self.weight")
+    .replace("x, self.packed)", "x, self.packed[0])")
+)
+
+
+@pytest.mark.parametrize(("member", "constructed"), [(_COUNTED, 1), (_IN_A_DICTIONARY, 2)])
+def test_what_a_member_keeps_of_its_weights_is_made_anew(
+    member: str, constructed: int, tmp_path: Path
+) -> None:
+    """By a copy as it was constructed, or by another construction where more than plain values may have been kept there."""
+    module = imported(tmp_path, optimized_text([Candidate(member, "llm", "counted")]))
+    model, given = module.ModelNew(64), [torch.randn(32, 64), torch.randn(32, 64)]
     with torch.no_grad():
-        for one in (model, kept):
-            one(*given)
-        before = [one._kw_dispatch.built[0][0][0].__self__ for one in (model, kept)]
-        for one in (model, kept):
-            one.weight.mul_(2.0)
-            torch.testing.assert_close(one(*given), type(one).__bases__[0].forward(one, *given))
-        after = [one._kw_dispatch.built[0][0][0].__self__ for one in (model, kept)]
-    assert [one is two for one, two in zip(before, after, strict=True)] == [False, True]
+        model(*given)
+        model.weight.mul_(2.0)
+        assert ran(
+            module, lambda: torch.testing.assert_close(model(*given), module.Model.forward(model, *given))
+        )
+    assert len(module.made) == constructed
 
 
 TRAINS = """

@@ -205,10 +205,42 @@ def test_a_saved_module_and_a_saved_state_come_back(optimized: ModuleType) -> No
         torch.testing.assert_close(reference(*x), expected)
 
 
+def test_what_a_thread_makes_of_earlier_weights_serves_no_later_call(tmp_path: Path) -> None:
+    """A thread is in a member when the weights change, and keeps there what it has made of them before."""
+    slow = MEMBER.replace("calls = []", "calls = []\nbetween = []").replace(
+        "self.packed = self.weight * self.factor",
+        "packed = self.weight * self.factor\n            [one() for one in between]\n            self.packed = packed",
+    )
+    module = imported(tmp_path, optimized_text([Candidate(slow, "human", "packs")]))
+    model = module.ModelNew(64)
+    x, residual = inputs()
+    is_in, may_go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        is_in.set()
+        may_go_on.wait()
+
+    def use() -> None:
+        with torch.no_grad():
+            model(x, residual)
+
+    module.between.append(wait)
+    thread = threading.Thread(target=use)
+    thread.start()
+    is_in.wait()
+    module.between.clear()
+    with torch.no_grad():
+        model.weight.add_(1.0)
+        model._kw_dispatch.runs_for(model)  # built for the new weights, and not called yet
+        may_go_on.set()
+        thread.join()
+        assert ran(module, lambda: right(module, model, x, residual))
+
+
 def test_threads_may_share_it_while_another_changes_the_weights(tmp_path: Path) -> None:
     """Every answer is that of the old weights or of the new ones, and the members are built once for each."""
-    builds = MEMBER.replace("calls = []", "import time\n\ncalls = []\nbuilds = []\npause_s = 0.0").replace(
-        "self.packed = None", "self.packed = None\n        builds.append(1)\n        time.sleep(pause_s)", 1
+    builds = MEMBER.replace("calls = []", "import time\n\ncalls = []\nbuilds = []\npause_s = 0.0") + (
+        "\n    def train(self, mode=True):\n        builds.append(1)\n        time.sleep(pause_s)\n        return super().train(mode)\n"
     )
     module = imported(tmp_path, optimized_text([Candidate(builds, "human", "counts")]))
     model = module.ModelNew(64)

@@ -91,3 +91,24 @@ def test_a_fault_of_the_rewrite_costs_the_compiler_s_code_nothing(tmp_path: Path
     found = captured_of(tmp_path / "a", "2, 4, 20", {}, planted)
     assert (found["library_fault"], found["library"]) == ("ValueError: planted", "")
     assert found["module"]
+
+
+def test_where_the_compiler_fails_on_symbols_it_does_without_a_look_for_neighbors(tmp_path: Path) -> None:
+    fails = """
+from torch._inductor import compile_fx, config
+compiles = compile_fx.compile_fx
+
+
+def compile_or_fail(*given):
+    assert not config.triton.coalesce_tiling_analysis
+    return compiles(*given)
+
+
+compile_fx.compile_fx = compile_or_fail
+"""
+    dims = {"batch": {"min": 1, "max": 99, "multiple_of": 1, "default": 20}}
+    reference = SMALL.replace("get_inputs()", "get_inputs(batch=20)").replace("SIZES", "batch, 4, 20") + fails
+    found = json.loads(
+        capture_text(tmp_path / "a", reference, dims, files={"rewriting.py": rewriting_text()})
+    )
+    assert ([len(one["sizes"]) for one in (found, found["own"])], found["library_fault"]) == ([1, 0], "")
