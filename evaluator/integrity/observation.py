@@ -47,7 +47,8 @@ class Observation:
     Attributes:
         kernels: by time, longest first; shares of everything observed.
         operations: every library operation with its calls, without times.
-        own_calls: how often the candidate's own kernels were called.
+        own_calls: how often the candidate's own kernels were called as their language calls them, so that they can be replaced.
+        runs_own: its own kernels ran, also where it launches what was compiled past the calls of its language.
         compiled: code of torch's compiler ran.
         graphs: CUDA graphs that were launched.
         narrow: something was computed in a narrower type than the inputs have.
@@ -56,6 +57,7 @@ class Observation:
     kernels: tuple[KernelShare, ...]
     operations: frozenset[tuple[str, int]]
     own_calls: int
+    runs_own: bool
     compiled: bool
     graphs: int
     narrow: bool
@@ -101,6 +103,7 @@ def read(answer: Any, analysis: Analysis, *, gpu: bool) -> Observation:
         tuple(listed[:_SHOWN_ROWS]),
         frozenset((kernel.name, kernel.calls) for kernel in listed if kernel.kind == "library"),
         min(sum(own.values()), _MAX_CALLS),
+        any(own.values()) or any(kernel.kind == "own" for kernel in listed),
         answer.get("compiled") is True,
         graphs,
         answer.get("narrow") is True,
@@ -166,7 +169,7 @@ def labels(seen: list[Observation], decoy: bool, reference: Observation | None) 
         reference: what the reference runs at the first of these shapes, if it was observed.
     """
     found = []
-    if any(one.own_calls for one in seen) and not decoy:
+    if any(one.runs_own for one in seen) and not decoy:
         found.append("own_kernel")
     if any(one.share("library") >= _COUNTS_SHARE for one in seen):
         found.append("library_call")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluator.integrity.observation import read
+from evaluator.integrity.observation import labels, read
 from evaluator.integrity.static import Analysis
 from evaluator.referee.checking.correctness import cases, check
 from evaluator.referee.checking.investigation import Investigation
@@ -184,6 +184,19 @@ def test_kernels_on_a_gpu_are_seen_through_the_profiler(tmp_path: Path) -> None:
     assert [kernel.name for kernel in honest.kernels if kernel.kind == "own"] == ["scaled"]
     assert "decoy_kernel" in rules(decoy) and "own_kernel" not in decoy.labels
     assert pure.labels == ("library_call",)
+
+
+def test_a_launch_past_the_language_s_calls_is_seen_by_the_kernel_s_name() -> None:
+    rows = [
+        ["void at::native::vectorized_elementwise_kernel<4>(int)", True, 90.0, 1],
+        ["_convolve_hopper", True, 10.0, 1],
+    ]
+    answer = {"own": {}, "rows": rows, "graphs": 0}
+    found = read(answer, Analysis(kernels=("_convolve_hopper",)), gpu=True)
+    assert (found.own_calls, found.runs_own) == (0, True)
+    assert labels([found], decoy=False, reference=None) == ("own_kernel", "library_call")
+    other = read(answer, Analysis(kernels=("another",)), gpu=True)
+    assert not other.runs_own
 
 
 def test_pure_torch_is_a_library_call_and_no_rewrite_of_the_same_operations(core: RefereeCore) -> None:

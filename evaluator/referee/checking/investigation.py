@@ -110,12 +110,12 @@ class Investigation:
                 "they do not compute the answer"
             )
             found.findings.append(Finding("decoy_kernel", "warning", evidence))
-        idle = [shape for shape, one in seen if not one.own_calls]
+        idle = [shape for shape, one in seen if not one.runs_own]
         if analysis.has_kernels and idle:
             evidence = f"it brings kernels of its own, but none of them was seen to run at {_all_of(idle)}"
             found.findings.append(Finding("fallback_ran", "warning", evidence))
         observed = [one for _, one in seen]
-        rewritten = bool(seen) and not any(one.own_calls or one.compiled or one.graphs for one in observed)
+        rewritten = bool(seen) and not any(one.runs_own or one.compiled or one.graphs for one in observed)
         reference = self._reference(seen[0][0]) if rewritten else None
         found.labels = observation.labels(observed, bool(decoys), reference)
         found.kernels = _merged(observed)
