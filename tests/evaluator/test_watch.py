@@ -86,9 +86,19 @@ def test_a_burst_that_ends_by_itself_accuses_nobody() -> None:
 
 def test_bursts_on_its_own_turn_alone_are_the_candidates() -> None:
     candidate, baseline = Process(), Process()
-    observed = watching(Device(BUSY, QUIET, QUIET, BUSY, QUIET, QUIET, BUSY, QUIET), candidate)
+    observed = watching(Device(*[BUSY, QUIET, QUIET] * 9), candidate)
+    alternate(observed, candidate, baseline, times=6)
     with pytest.raises(Rejected, match="again and again"):
         alternate(observed, candidate, baseline, times=3)
+
+
+def test_bursts_before_a_baseline_had_a_turn_accuse_nobody() -> None:
+    """The candidate warms up first, and what other programs left on the GPU falls on its turns alone."""
+    candidate, baseline = Process(), Process()
+    observed = watching(Device(*[BUSY, QUIET] * 5), candidate)
+    alternate(observed, candidate, times=5)
+    alternate(observed, candidate, baseline, times=20)
+    assert not candidate.killed
 
 
 def test_bursts_on_everybodys_turn_end_the_measurement() -> None:

@@ -27,10 +27,10 @@ _WARM_CALLS, _WARM_US = 16, 500.0
 #: ones, and calls that the host waits for are slower than consecutive ones; the effect may differ between the
 #: sides.
 _LEAST_UNREADY = (0.06, 0.15)
-#: Work that ends within the first limit may come from any program. It is attributed to the candidate after this
-#: many sightings, if they are this many times as frequent as outside the candidate's turn. After the last number
-#: of sightings in total, nothing can be timed here.
-_PATIENCE_S, _MANY, _TIMES, _TOO_MANY = 0.5, 3, 3, 10
+#: Work that ends within the first limit may come from any program. It is attributed to the candidate where so many
+#: sightings on its turns are less likely than this by chance. After the last number of sightings in total, nothing can
+#: be timed here.
+_PATIENCE_S, _CHANCE, _TOO_MANY = 0.5, 0.01, 10
 
 
 class Watch:
@@ -52,6 +52,7 @@ class Watch:
         self._ready_us: dict[bool, list[float]] = {True: [], False: []}
         self._block_us: list[float] = []
         self._each_us: list[float] = []
+        self._turns = {True: 0, False: 0}
         self._busy = {True: 0, False: 0}
 
     def before(self, side: Side) -> None:
@@ -59,6 +60,7 @@ class Watch:
         if side.look is None:
             return
         mine = side.process is self._candidate
+        self._turns[mine] += 1
         if side.look.busy:
             self._wait("before its turn" if mine else "before a baseline's turn", mine)
         self._before_us[mine].append(side.look.first_us)
@@ -69,6 +71,7 @@ class Watch:
             return
         look = self._keeper.look()
         mine = side.process is self._candidate
+        self._turns[mine] += 1
         if look.busy:
             self._wait("after its turn" if mine else "during a baseline's turn", mine)
         self._after_us[mine].append(look.first_us)
@@ -116,7 +119,7 @@ class Watch:
         If it ends when the candidate does, it is the candidate's.
 
         Raises:
-            Rejected: it ended with the candidate, or was seen repeatedly on the candidate's turn alone.
+            Rejected: it ended with the candidate, or was seen on the candidate's turns more often than chance explains.
             Unsteady: it goes on without the candidate, or there is too much of it; nothing can be timed here now.
         """
         assert self._keeper is not None
@@ -124,7 +127,7 @@ class Watch:
         until = time.monotonic() + _PATIENCE_S
         while time.monotonic() < until:
             if not self._keeper.look().busy:
-                if self._busy[True] >= _MANY and self._busy[True] > _TIMES * self._busy[False]:
+                if mine and self._chance() < _CHANCE:
                     raise _rejected(f"{when}, again and again,")
                 if sum(self._busy.values()) >= _TOO_MANY:
                     break
@@ -137,6 +140,14 @@ class Watch:
         raise Unsteady(
             "not_judged",
             "another program computes on this GPU: nothing can be timed now; try again when it has ended",
+        )
+
+    def _chance(self) -> float:
+        """How likely so many of the sightings, or more, fall on the candidate's turns if they fall on any."""
+        share, seen = self._turns[True] / sum(self._turns.values()), sum(self._busy.values())
+        return sum(
+            math.comb(seen, mine) * share**mine * (1 - share) ** (seen - mine)
+            for mine in range(self._busy[True], seen + 1)
         )
 
 
