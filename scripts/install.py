@@ -168,17 +168,21 @@ class Environment:
                 shutil.rmtree(unpacked, ignore_errors=True)
 
     def _doing(self, sizes: Mapping[str, int] | None) -> str:
-        """What pip or uv is busy with: how much of `sizes` is there, and the last line of the log that names a step."""
+        """What pip or uv is busy with: how much of `sizes` is there, and the last line of the log that names a step not done."""
         lines = self.last_output()
+        there = {line.removeprefix("Downloaded ") for line in lines if line.startswith("Downloaded ")}
         steps = [
-            line for line in lines if line.startswith(("Building", "Collecting", "Downloading", "Installing"))
+            line
+            for line in lines
+            if line.startswith(("Building", "Collecting", "Downloading", "Installing"))
+            and not there & set(line.split())
         ]
         step = steps[-1][:90] if steps else "starting"
         if not sizes:
             return step
-        there = sum(file.stat().st_size for file in (self.path / "download").rglob("*.whl") if file.is_file())
-        there += sum(sizes.get(line.removeprefix("Downloaded "), 0) for line in lines)
-        return f"{megabytes(there)} of {megabytes(sum(sizes.values()))}: {step}"
+        come = sum(file.stat().st_size for file in (self.path / "download").rglob("*.whl") if file.is_file())
+        come += sum(sizes.get(name, 0) for name in there)
+        return f"{megabytes(come)} of {megabytes(sum(sizes.values()))}: {step}"
 
     def last_output(self) -> list[str]:
         """The lines that the last program has written so far."""
