@@ -12,7 +12,7 @@ from agent.kernels.gpu.bags import sum_bags
 from agent.kernels.gpu.convolutions import After, convolution
 from agent.kernels.gpu.distances import distances
 from agent.kernels.gpu.gathered import multiply_gathered
-from agent.kernels.gpu.geometry import Pixels, geometry_of
+from agent.kernels.gpu.geometry import Pixels, geometry_of, stored_sizes
 from agent.kernels.gpu.hopper import on_hopper
 from agent.kernels.gpu.hopper_convolutions import plan
 from agent.kernels.gpu.launching import repeated
@@ -439,8 +439,7 @@ def _convolution_pays(x, outs, taps, sizes, form, parts):
         return False
     geometry = geometry_of(x.shape[2:], sizes, taps, *form[:4], x.is_contiguous())
     lie = Pixels.of(channels, geometry, is_hopper=True)
-    geometry = lie.folded(geometry)
-    stored = math.prod(lie.sizes(x.shape[2:], geometry))
+    stored = math.prod(stored_sizes(x.shape[2:], geometry, lie.is_shared))
     # 32-bit offsets: of places, or of elements from a tile's first image.
     if stored * (images if lie.is_shared else lie.channels * (128 * images // pixels + 2)) >= 1 << 31:
         return False

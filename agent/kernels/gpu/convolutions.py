@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from agent.kernels.gpu.geometry import Pixels, geometry_of
+from agent.kernels.gpu.geometry import Pixels, geometry_of, stored_sizes
 from agent.kernels.gpu.hopper import on_hopper
 from agent.kernels.gpu.hopper_convolutions import convolve_hopper, operand, plan
 from agent.kernels.gpu.launching import launch
@@ -37,12 +37,10 @@ def _largest(x_ptr, bits_ptr, count, image_stride, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=["channels", "depth", "height", "width", "pad_d", "pad_h", "pad_w"])
 def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pad_d, pad_h, pad_w, grid_h, grid_w, pixels, tail,
           step_d, step_h, step_w, image_stride, channel_stride, d_stride, h_stride, w_stride,
-          to_d, apart_d, less_d, to_h, apart_h, less_h, FOLD_D: tl.constexpr, FOLD_H: tl.constexpr,
           CHANNELS: tl.constexpr, TILE_C: tl.constexpr, PIXELS: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
     """The parts of an image, channels last and with zeros around it, block by block of step_d x step_h x step_w pixels.
 
-    With FOLD_D or FOLD_H, place h of such an axis has the channels of pixels to_h * h - less_h + apart_h * j for all j below FOLD_H,
-    and no zeros are around. The last image has a tail of zeros.
+    The last image has a tail of zeros.
     """
     image = tl.program_id(2).to(tl.int64)
     exponent, fits = scale_exponent(tl.load(bits_ptr + image))
@@ -52,22 +50,14 @@ def _pack(x_ptr, bits_ptr, high_ptr, low_ptr, channels, depth, height, width, pa
     h = block // grid_w % grid_h * step_h + of_block // step_w % step_h - pad_h
     d = block // (grid_w * grid_h) * step_d + of_block // (step_w * step_h) - pad_d
     pixels_here = tl.where(image == tl.num_programs(2) - 1, pixels + tail, pixels)
+    inside = (pixel < pixels) & (w >= 0) & (w < width) & (h >= 0) & (h < height) & (d >= 0) & (d < depth)
     c = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
-    # Pixels are the first axis: where the compiler knows no neighbors in memory, it has neighboring threads along that.
-    d, h, w = d[:, None], h[:, None], w[:, None]
-    if FOLD_D * FOLD_H > 1:
-        of_d, of_h, channel = c // (FOLD_H * channels), c // channels % FOLD_H, c % channels
-        there = (of_d < FOLD_D)[None, :]
-        d = d * to_d - less_d + (of_d * apart_d)[None, :]
-        h = h * to_h - less_h + (of_h * apart_h)[None, :]
-    else:
-        channel, there = c, (c < channels)[None, :]
-    inside = (w >= 0) & (w < width) & (h >= 0) & (h < height) & (d >= 0) & (d < depth)
-    there = there & inside & (pixel < pixels)[:, None]
     at = d.to(tl.int64) * d_stride + h.to(tl.int64) * h_stride + w.to(tl.int64) * w_stride
-    from_c = image * image_stride + channel.to(tl.int64) * channel_stride
+    from_c = image * image_stride + c.to(tl.int64) * channel_stride
+    # Pixels are the first axis: where the compiler knows no neighbors in memory, it has neighboring threads along that.
+    there = inside[:, None] & (c < channels)[None, :]
     # Images without a scale are zeros: the weights of what a tap reads beyond an image are zeros, too, and times NaN they would not be.
-    x = tl.load(x_ptr + at + from_c[None, :], mask=there & (fits != 0), other=0.0)
+    x = tl.load(x_ptr + at[:, None] + from_c[None, :], mask=there & (fits != 0), other=0.0)
     scaled = x * power_of_two(13 - exponent)
     high = scaled.to(tl.float16)
     to = (image * pixels + pixel)[:, None] * CHANNELS + c[None, :]
@@ -173,19 +163,17 @@ def _convolve(w_high_tiles, w_low_tiles, w_exponent_ptr, high_ptr, low_ptr, bits
 @triton.jit
 def _weights(w_ptr, column, k, outs, channels, ks, w_out, w_channel, w_d, w_h, w_w,
              from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w,
-             FOLD_D: tl.constexpr, FOLD_H: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, CHANNELS: tl.constexpr,
-             WIDE: tl.constexpr):  # fmt: skip
-    """Terms k of one column of weights, in the order (tap, folded tap, channel).
+             TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+    """Terms k of one column of weights, in the order (tap, channel).
 
     Tap j of an axis is tap `from - step * j` of the weights, or zero where they have none; a neighbor starts one further.
     """
     out, neighbor = (column // WIDE).to(tl.int64), column % WIDE
-    tap, of_d = k // CHANNELS, k % CHANNELS // (FOLD_H * channels)
-    of_h, c = k % CHANNELS // channels % FOLD_H, k % CHANNELS % channels
-    d = from_d - step_d * (tap // (TAPS_H * TAPS_W) + of_d)
-    h = from_h - step_h * ((tap // TAPS_W) % TAPS_H + of_h)
+    tap, c = k // CHANNELS, k % CHANNELS
+    d = from_d - step_d * (tap // (TAPS_H * TAPS_W))
+    h = from_h - step_h * ((tap // TAPS_W) % TAPS_H)
     w = from_w + neighbor - step_w * (tap % TAPS_W)
-    there = (out < outs) & (k < ks) & (of_d < FOLD_D) & (d >= 0) & (d < size_d)
+    there = (out < outs) & (k < ks) & (c < channels) & (d >= 0) & (d < size_d)
     there = there & (h >= 0) & (h < size_h) & (w >= 0) & (w < size_w)
     at = out * w_out + c * w_channel + d * w_d + h * w_h + w * w_w
     return tl.load(w_ptr + at, mask=there, other=0.0)
@@ -193,15 +181,14 @@ def _weights(w_ptr, column, k, outs, channels, ks, w_out, w_channel, w_d, w_h, w
 
 @triton.jit
 def _pack_weights(w_ptr, high_ptr, low_ptr, exponent_ptr, bad_ptr, outs, channels, row_size, ks, w_out, w_channel, w_d, w_h, w_w,
-                  from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w, FOLD_D: tl.constexpr, FOLD_H: tl.constexpr,
+                  from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w,
                   TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """The two parts of one column of weights, with zeros up to `row_size`."""
     column = tl.program_id(0)
     bits = tl.zeros((BLOCK,), dtype=tl.int32)
     for first in range(0, ks, BLOCK):
         value = _weights(w_ptr, column, first + tl.arange(0, BLOCK), outs, channels, ks, w_out, w_channel, w_d, w_h, w_w,
-                         from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w, FOLD_D, FOLD_H, TAPS_H, TAPS_W,
-                         CHANNELS, WIDE)  # fmt: skip
+                         from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w, TAPS_H, TAPS_W, CHANNELS, WIDE)  # fmt: skip
         bits = tl.maximum(bits, value.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
     exponent, fits = scale_exponent(tl.max(bits, axis=0))
     tl.store(exponent_ptr + column, exponent)
@@ -210,8 +197,7 @@ def _pack_weights(w_ptr, high_ptr, low_ptr, exponent_ptr, bad_ptr, outs, channel
     for first in range(0, row_size, BLOCK):
         k = first + tl.arange(0, BLOCK)
         value = _weights(w_ptr, column, k, outs, channels, ks, w_out, w_channel, w_d, w_h, w_w,
-                         from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w, FOLD_D, FOLD_H, TAPS_H, TAPS_W,
-                         CHANNELS, WIDE)  # fmt: skip
+                         from_d, from_h, from_w, step_d, step_h, step_w, size_d, size_h, size_w, TAPS_H, TAPS_W, CHANNELS, WIDE)  # fmt: skip
         value *= power_of_two(13 - exponent)
         high = value.to(tl.float16)
         to = column.to(tl.int64) * row_size + k
@@ -353,15 +339,10 @@ class _Images:
 
     def __init__(self, x, geometry, parts):
         images, channels = x.shape[:2]
-        self.x, self.pixels = x, Pixels.of(channels, geometry, on_hopper(x.device))
-        folds = [
-            (stride, taps.apart, taps.pad)
-            for stride, taps in zip(geometry.stride[:2], geometry.products[0][1][:2], strict=True)
-        ]
-        self.geometry, geometry = geometry, self.pixels.folded(geometry)
-        self.before = geometry.before
+        self.x, self.geometry = x, geometry
+        self.pixels = Pixels.of(channels, geometry, on_hopper(x.device))
         is_shared, stored = self.pixels.is_shared, self.pixels.channels
-        self.sizes = self.pixels.sizes(x.shape[2:], geometry)
+        self.sizes = stored_sizes(x.shape[2:], geometry, is_shared)
         self.step, tail = list(geometry.stride) if is_shared else [1, 1, 1], 0
         grid = [size // step for size, step in zip(self.sizes, self.step, strict=True)]
         block, pixels = math.prod(self.step), math.prod(self.sizes)
@@ -383,11 +364,8 @@ class _Images:
         launch(
             _pack, (-(-(pixels + tail) // per), -(-stored // tile), images),
             (x, self.bits, self.parts[0], self.parts[-1]),
-            (
-                channels, *x.shape[2:], *geometry.before, *grid[1:], pixels, tail, *self.step, *x.stride(),
-                *(number for axis, fold in zip(folds, self.pixels.folds, strict=True) for number in (axis if fold > 1 else (1, 0, 0))),
-            ),
-            FOLD_D=self.pixels.folds[0], FOLD_H=self.pixels.folds[1], CHANNELS=stored, TILE_C=tile, PIXELS=per, PARTS=parts,
+            (channels, *x.shape[2:], *geometry.before, *grid[1:], pixels, tail, *self.step, *x.stride()),
+            CHANNELS=stored, TILE_C=tile, PIXELS=per, PARTS=parts,
         )  # fmt: skip
 
     def convolve(self, weight, bias, taps, out, after):
@@ -404,8 +382,7 @@ class _Images:
         if not places:
             return
         pixels, units = self.pixels, processors(out.device)
-        folded = pixels.folded_taps(taps)
-        count, dilation = [axis.count for axis in folded], [axis.apart for axis in folded]
+        count, dilation = [axis.count for axis in taps], [axis.apart for axis in taps]
         count[2], dilation[2], step_w = pixels.along(count[2], dilation[2], self.step[2])
         channels = pixels.together * pixels.channels  # of a tap
         ks = math.prod(count) * channels
@@ -423,9 +400,9 @@ class _Images:
         launch(
             _pack_weights, (rows,), (weight, *w_parts, exponents, bad),
             (outs, weight.shape[1], row_size, ks, *weight.stride(), *picked),
-            FOLD_D=pixels.folds[0], FOLD_H=pixels.folds[1], TAPS_H=count[1], TAPS_W=count[2] * pixels.together, CHANNELS=pixels.channels, WIDE=wide, BLOCK=1024,
+            TAPS_H=count[1], TAPS_W=count[2] * pixels.together, CHANNELS=pixels.channels, WIDE=wide, BLOCK=1024,
         )  # fmt: skip
-        first = [have - axis.pad for have, axis in zip(self.before, folded, strict=True)]
+        first = [have - axis.pad for have, axis in zip(self.geometry.before, taps, strict=True)]
         bias_or_any = out if bias is None else bias
         sizes = *out.shape[2:], columns
         if pixels.is_shared:

@@ -8,8 +8,6 @@ import triton
 
 #: With no more, a pixel's channels are too few for a tap of the copy engine's.
 _FEW_CHANNELS = 8
-#: Of a tap, at most, where few channels are folded.
-_FOLDED_CHANNELS = 64
 
 
 class Taps(NamedTuple):
@@ -109,36 +107,43 @@ def geometry_of(sizes, out_sizes, taps, stride, padding, dilation, transposed, i
     return Geometry(before, behind, places, [1, 1, 1], step, found, wide, is_whole)
 
 
+def stored_sizes(sizes, geometry, is_shared):
+    """Of the padded axes of an image; where zeros are shared, as many as the zeros before each axis serve behind it, too."""
+    sizes = [sum(one) for one in zip(geometry.before, _three(sizes, 1), geometry.behind, strict=True)]
+    if not is_shared:
+        return sizes
+    shared = map(min, geometry.before, geometry.behind)
+    return [
+        max(-(-(size - zeros) // step), count) * step
+        for size, zeros, step, count in zip(sizes, shared, geometry.stride, geometry.places, strict=True)
+    ]
+
+
 class Pixels(NamedTuple):
     """How the pixels of an image lie in memory.
 
     Attributes:
         channels: of a pixel, with those that are padding.
-        folds: how many taps of the first two axes lie among them: a pixel has the channels of all inputs that these taps take.
         together: neighbors of a row that one tap reads.
         is_shared: whether zeros are shared between rows and images; see `hopper_convolutions`, whose taps have 16 channels and more.
     """
 
     channels: int
-    folds: tuple
     together: int
     is_shared: bool
 
     @classmethod
     def of(cls, channels, geometry, is_hopper):
-        """Of few channels, those of several taps are a pixel's, or one tap takes two neighbors, which begin 16 bytes apart."""
-        folds = _folds(channels, geometry) if is_hopper else (1, 1)
-        count, stride = channels * math.prod(folds), _folded(geometry, folds).stride
-        together = stride[2] if stride[2] in (2, 4) else 1
-        are_near = all(axes[2].apart == 1 for _, axes in geometry.products)
-        if is_hopper and count > _FEW_CHANNELS:
-            padded = -(-count // 16) * 16 if count <= 64 else -(-count // 32) * 32
-            is_one = math.prod(folds) > 1 and are_near and padded * together <= _FOLDED_CHANNELS
-            return cls(padded, folds, together if is_one else 1, True)
-        if is_hopper and are_near and (together > 1 or stride == [1, 1, 1]):
-            return cls(_FEW_CHANNELS, folds, max(2, together), True)
-        padded = max(4, triton.next_power_of_2(channels)) if channels < 64 else -(-channels // 64) * 64
-        return cls(padded, (1, 1), 1, False)
+        """Of few channels, a tap takes those of two neighbors, which begin 16 bytes apart, or of all pixels of a stride."""
+        if channels > _FEW_CHANNELS and is_hopper:
+            return cls(-(-channels // 16) * 16 if channels <= 64 else -(-channels // 32) * 32, 1, True)
+        stride = geometry.stride
+        are_near = stride == [1, 1, 1] or stride[2] in (2, 4)
+        if is_hopper and are_near and all(axes[2].apart == 1 for _, axes in geometry.products):
+            return cls(_FEW_CHANNELS, max(2, stride[2]), True)
+        return cls(
+            max(4, triton.next_power_of_2(channels)) if channels < 64 else -(-channels // 64) * 64, 1, False
+        )
 
     def along(self, count, apart, stride):
         """How many taps a row has, how many places or pixels apart, and the pixels of a block that are not one tap's."""
@@ -147,56 +152,6 @@ class Pixels(NamedTuple):
             if self.together == 1
             else (-(-count // self.together), self.together // stride, 1)
         )
-
-    def folded(self, geometry):
-        """The geometry of places, each with one tap of a folded axis."""
-        return _folded(geometry, self.folds)
-
-    def sizes(self, sizes, geometry):
-        """Of the axes as they are stored; where zeros are shared, as many as those before each axis serve behind it, too.
-
-        Args:
-            sizes: of the input's axes. geometry: as `folded` gives it.
-        """
-        sizes = _changed(_three(sizes, 1), self.folds, 0)
-        sizes = [sum(one) for one in zip(geometry.before, sizes, geometry.behind, strict=True)]
-        if not self.is_shared:
-            return sizes
-        shared = map(min, geometry.before, geometry.behind)
-        return [
-            max(-(-(size - zeros) // step), count) * step
-            for size, zeros, step, count in zip(sizes, shared, geometry.stride, geometry.places, strict=True)
-        ]
-
-    def folded_taps(self, taps):
-        return _changed(taps, self.folds, _ONE)
-
-
-def _folds(channels, geometry):
-    """Taps of the first two axes, of the second alone, or none: what leaves few channels."""
-    if channels > _FEW_CHANNELS or len(geometry.products) > 1:
-        return 1, 1
-    d, h, _ = (axis.count for axis in geometry.products[0][1])
-    return next(
-        folds for folds in ((d, h), (1, h), (1, 1)) if channels * math.prod(folds) <= _FOLDED_CHANNELS // 2
-    )
-
-
-_ONE = Taps(0, -1, 1, 0, 1)
-
-
-def _folded(geometry, folds):
-    return geometry._replace(
-        before=_changed(geometry.before, folds, 0),
-        behind=_changed(geometry.behind, folds, 0),
-        stride=_changed(geometry.stride, folds, 1),
-        products=[(first, _changed(taps, folds, _ONE)) for first, taps in geometry.products],
-    )
-
-
-def _changed(values, folds, value):
-    """One value for each axis; another for those that are folded."""
-    return [value if fold > 1 else each for each, fold in zip(values, (*folds, 1), strict=True)]
 
 
 def _three(values, fill):

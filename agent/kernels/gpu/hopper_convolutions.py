@@ -2,8 +2,7 @@
 
 An image lies channels last and with zeros around it, so that a tap is a shift of its rows of channels: places of the output are rows
 of the left side, at every place of the padded image, and those between images or beyond a row are computed and not written. With a
-stride, the pixels of a block of the stride's size lie beside each other as channels, and a tap is a shift of blocks. Few channels are
-joined by those of other taps, see `geometry.Pixels`.
+stride, the pixels of a block of the stride's size lie beside each other as channels, and a tap is a shift of blocks.
 
 Taps along a row share what was loaded. Half a tile, 64 * PIECES places, takes as many neighbors and the taps' reach more of them into
 shared memory, once, in groups of eight rows that the tensor cores read as one block: group g has places g, g + SPAN, ..., g + 7 SPAN,

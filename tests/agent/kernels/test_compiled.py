@@ -279,13 +279,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     "packed images": (
         convolutions._pack,
-        {"FOLD_D": 1, "FOLD_H": 1, "PARTS": 2, "CHANNELS": 64, "TILE_C": 64, "PIXELS": 32},
-        {},
-        {"num_warps": 4, "num_stages": 3},
-    ),
-    "folded images": (
-        convolutions._pack,
-        {"FOLD_D": 3, "FOLD_H": 3, "PARTS": 2, "CHANNELS": 32, "TILE_C": 32, "PIXELS": 64},
+        {"CHANNELS": 64, "TILE_C": 64, "PIXELS": 32},
         {},
         {"num_warps": 4, "num_stages": 3},
     ),
@@ -520,10 +514,7 @@ def test_stores_are_wide_only_where_outputs_are_neighbors(step: int) -> None:
     assert ("st.global.v4" in ptx) == (step == 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "changed"),
-    [("packed images", {"w_stride": 1}), ("folded images", {"w_stride": 1}), ("window", {})],
-)
+@pytest.mark.parametrize(("name", "changed"), [("packed images", {"w_stride": 1}), ("window", {})])
 def test_a_warp_loads_from_neighbors_where_the_compiler_knows_none(
     name: str, changed: dict[str, Any]
 ) -> None:
