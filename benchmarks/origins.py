@@ -521,7 +521,10 @@ def merge(
             "program": "benchmarks.origins merge",
             "settings": [report["settings"] for report in reports],
             "environment": [report["environment"] for report in reports],
-            "ceilings": [report["ceilings"] for report in reports],
+            "ceilings": [
+                {name: value for name, value in report["ceilings"].items() if name != "tried"}
+                for report in reports
+            ],
             "origins": totals,
             "rows": rows,
         }
