@@ -101,6 +101,18 @@ def test_bursts_before_a_baseline_had_a_turn_accuse_nobody() -> None:
     assert not candidate.killed
 
 
+def test_a_burst_in_its_turn_is_added_to_its_block() -> None:
+    candidate, baseline = Process(), Process()
+    observed = watching(Device(BUSY, QUIET, BUSY, QUIET), candidate)
+    observed.after(Turn(candidate))  # type: ignore[arg-type]
+    assert observed.late_ns() > 0
+    observed.after(Turn(baseline))  # type: ignore[arg-type]
+    assert observed.late_ns() == 0
+    began = Watch(Device(BUSY, QUIET), candidate)  # type: ignore[arg-type]
+    began.before(Turn(candidate, BUSY))  # type: ignore[arg-type]
+    assert began.late_ns() >= 2_400_000, "with the look that saw it"
+
+
 def test_bursts_on_everybodys_turn_end_the_measurement() -> None:
     candidate, baseline = Process(), Process()
     observed = watching(Device(*[BUSY, QUIET] * 20), candidate)

@@ -52,29 +52,40 @@ class Watch:
         self._ready_us: dict[bool, list[float]] = {True: [], False: []}
         self._block_us: list[float] = []
         self._each_us: list[float] = []
+        #: Since the first baseline's turn; before, the candidate warms up alone.
         self._turns = {True: 0, False: 0}
         self._busy = {True: 0, False: 0}
+        self._late_ns = 0
 
     def before(self, side: Side) -> None:
         """Contents are written and ``side`` is about to start its clock."""
         if side.look is None:
             return
-        mine = side.process is self._candidate
-        self._turns[mine] += 1
+        mine = self._turn_of(side)
         if side.look.busy:
-            self._wait("before its turn" if mine else "before a baseline's turn", mine)
+            began_ns = time.perf_counter_ns() - round(side.look.first_us * 1e3)
+            self._wait("before its turn" if mine else "before a baseline's turn", mine, began_ns)
         self._before_us[mine].append(side.look.first_us)
 
     def after(self, side: Side) -> None:
         """The clock of ``side`` has just stopped."""
         if self._keeper is None:
             return
+        began_ns = time.perf_counter_ns()
         look = self._keeper.look()
-        mine = side.process is self._candidate
-        self._turns[mine] += 1
+        mine = self._turn_of(side)
         if look.busy:
-            self._wait("after its turn" if mine else "during a baseline's turn", mine)
+            self._wait("after its turn" if mine else "during a baseline's turn", mine, began_ns)
         self._after_us[mine].append(look.first_us)
+
+    def late_ns(self) -> int:
+        """Nanoseconds that the referee waited in the candidate's turns since the last call: its blocks bear them.
+
+        Whose work it was is not known; a candidate that leaves some gains nothing, whether or not it is convicted. The
+        waits in baselines' turns are not added to theirs: a candidate could have its work begin there.
+        """
+        late_ns, self._late_ns = self._late_ns, 0
+        return late_ns
 
     def got_ready(self, side: Side, block: Block) -> None:
         """``side`` got ready for this block and has run it.
@@ -113,7 +124,13 @@ class Watch:
         held_up_us = _held_up_us(self._before_us) + _held_up_us(self._after_us)
         return round((held_up_us + self._unready_us()) * 1e3)
 
-    def _wait(self, when: str, mine: bool) -> None:
+    def _turn_of(self, side: Side) -> bool:
+        """Counts the turn; returns whether it is the candidate's."""
+        mine = side.process is self._candidate
+        self._turns[mine] += not mine or self._turns[False] > 0
+        return mine
+
+    def _wait(self, when: str, mine: bool, began_ns: int) -> None:
         """Waits for work that continues although every process is stopped.
 
         If it ends when the candidate does, it is the candidate's.
@@ -123,7 +140,7 @@ class Watch:
             Unsteady: it goes on without the candidate, or there is too much of it; nothing can be timed here now.
         """
         assert self._keeper is not None
-        self._busy[mine] += 1
+        self._busy[mine] += self._turns[False] > 0
         until = time.monotonic() + _PATIENCE_S
         while time.monotonic() < until:
             if not self._keeper.look().busy:
@@ -131,6 +148,8 @@ class Watch:
                     raise _rejected(f"{when}, again and again,")
                 if sum(self._busy.values()) >= _TOO_MANY:
                     break
+                if mine:
+                    self._late_ns += time.perf_counter_ns() - began_ns
                 return
         else:
             self._candidate.kill()
@@ -144,7 +163,8 @@ class Watch:
 
     def _chance(self) -> float:
         """How likely so many of the sightings, or more, fall on the candidate's turns if they fall on any."""
-        share, seen = self._turns[True] / sum(self._turns.values()), sum(self._busy.values())
+        share = self._turns[True] / max(1, sum(self._turns.values()))
+        seen = sum(self._busy.values())
         return sum(
             math.comb(seen, mine) * share**mine * (1 - share) ** (seen - mine)
             for mine in range(self._busy[True], seen + 1)

@@ -251,7 +251,9 @@ def _measure(
             theirs: list[int] = []
             for is_candidate in (candidate_first, not candidate_first) * 2:
                 if is_candidate:
-                    ours.append(checker.run(secret_calls, later=len(ours) == late_one).elapsed_ns)
+                    checker.watch.late_ns()
+                    block = checker.run(secret_calls, later=len(ours) == late_one)
+                    ours.append(block.elapsed_ns + checker.watch.late_ns())
                 else:
                     theirs.append(checker.run_rival(rival, baseline, secret_calls).elapsed_ns)
                 if learns != is_candidate and len(ours if is_candidate else theirs) == 1:

@@ -262,7 +262,32 @@ _IN_A_DICTIONARY = (
 )
 
 
-@pytest.mark.parametrize(("member", "constructed"), [(_COUNTED, 1), (_IN_A_DICTIONARY, 2)])
+_FROM_WEIGHTS = (
+    _COUNTED.replace("self.packed = None", "self.packed, self.first = None, 1.0", 1).replace(
+        "self.weight * self.factor", "self.weight * self.factor * self.first / self.weight[0]"
+    )
+    + "\n    def load_state_dict(self, state, **named):\n        found = super().load_state_dict(state, **named)\n"
+    "        self.first = float(self.weight[0])\n        return found\n"
+)
+_BY_A_HOOK = (
+    _COUNTED.replace(
+        "        self.packed = None",
+        "        self.act = nn.Identity()\n        self.act.register_forward_pre_hook(lambda *_: self.pack())\n        self.packed = None",
+        1,
+    ).replace(
+        "        if self.packed is None:\n            self.packed = self.weight * self.factor\n",
+        "        self.act(x)\n",
+    )
+    + "\n    def pack(self):\n        if self.packed is None:\n            self.packed = self.weight * self.factor\n"
+)
+_NO_COPIES = _COUNTED + "\n    def __deepcopy__(self, memo):\n        raise TypeError('no copies')\n"
+
+
+@pytest.mark.parametrize(
+    ("member", "constructed"),
+    [(_COUNTED, 1), (_IN_A_DICTIONARY, 1), (_FROM_WEIGHTS, 2), (_BY_A_HOOK, 2), (_NO_COPIES, 2)],
+    ids=["packs", "in a dictionary", "a number of the weights", "by a hook", "no copies"],
+)
 def test_what_a_member_keeps_of_its_weights_is_made_anew(
     member: str, constructed: int, tmp_path: Path
 ) -> None:
@@ -271,7 +296,7 @@ def test_what_a_member_keeps_of_its_weights_is_made_anew(
     model, given = module.ModelNew(64), [torch.randn(32, 64), torch.randn(32, 64)]
     with torch.no_grad():
         model(*given)
-        model.weight.mul_(2.0)
+        model.weight.mul_(-2.0)
         assert ran(
             module, lambda: torch.testing.assert_close(model(*given), module.Model.forward(model, *given))
         )
