@@ -13,7 +13,7 @@ How the build of torch is chosen:
 5. else pip's default build, after saying how large that is: what the index lists is asked, and nothing is fetched for it.
    (On the default index every release since `OLDEST_TORCH` comes to 2.7 GB or more, so the tested one is as small as any.)
 
-All is installed by uv, which takes a quarter of pip's time, from where pip is told to look; by pip where uv cannot.
+All is installed by uv, which takes half of pip's time, from where pip is told to look; by pip where uv cannot, or pip is told more.
 
 Whatever is fetched is fetched once: torch is installed with the constraints of what comes later, a download that broke off is not tried
 with another build, and finished files stay in the cache of pip or uv for the next call.
@@ -25,6 +25,7 @@ with another build, and finished files stay in the cache of pip or uv for the ne
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import shutil
 import subprocess
@@ -51,8 +52,17 @@ _SOURCES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
     "find-links": "UV_FIND_LINKS",
+    "no-index": "UV_NO_INDEX",
+    "constraint": "UV_CONSTRAINT",
     "cert": "SSL_CERT_FILE",
+    "timeout": "UV_HTTP_TIMEOUT",
+    "default-timeout": "UV_HTTP_TIMEOUT",
 }
+#: Settings of pip that change nothing of what is installed.
+_OF_NO_WEIGHT = {
+    "break-system-packages", "cache-dir", "config-file", "disable-pip-version-check", "no-cache-dir", "no-color", "no-input", "no-warn-script-location",
+    "progress-bar", "quiet", "retries", "root-user-action", "verbose",
+}  # fmt: skip
 # What comes after torch is held to these, so that nothing of torch's own needs is fetched again in another version.
 _LATER = ("--constraint", str(CONSTRAINTS))
 
@@ -80,6 +90,33 @@ def version_of(text: str) -> tuple[int, ...]:
 def megabytes(count: int) -> str:
     """A number of bytes for people, in steps of a megabyte."""
     return f"{count / 1e6:,.0f} MB"
+
+
+def sources_of(listed: str) -> dict[str, str] | None:
+    """Where pip is told to look, as variables of uv's; None where pip is told what they cannot say.
+
+    Args:
+        listed: what `pip config list` prints.
+    """
+    settings: dict[str, str] = {}
+    lines = [line.partition("=") for line in listed.splitlines()]
+    for section in ("global", "install", ":env:"):  # the later ones win
+        for key, _, value in lines:
+            begin, _, name = key.rpartition(".")
+            if begin == section:
+                settings[name] = str(ast.literal_eval(value))
+    if not settings.keys() <= _SOURCES.keys() | _OF_NO_WEIGHT:
+        return None
+    # pip takes the best of all places, and overlooks folders that do not exist.
+    found = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+    for name, value in settings.items():
+        values = value.split()
+        if name == "find-links":
+            values = [os.path.expanduser(one) for one in values]
+            values = [one for one in values if "://" in one or Path(one).exists()]
+        if name in _SOURCES and values:
+            found[_SOURCES[name]] = ("," if name == "find-links" else " ").join(values)
+    return found
 
 
 def has_nvidia_gpu() -> bool:
@@ -132,12 +169,18 @@ class Environment:
             == 0
         )
 
-    def try_run(self, arguments: Sequence[str], sizes: Mapping[str, int] | None = None) -> bool:
+    def try_run(
+        self,
+        arguments: Sequence[str],
+        sizes: Mapping[str, int] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> bool:
         """Run a program of the environment; all of its output goes to the log, a sign of life to the screen.
 
         Args:
             arguments: the command line.
             sizes: what it is going to download, in bytes by package, if that is known.
+            variables: of its surroundings, besides this program's own.
         """
         # Of its own: pip's unfinished downloads are counted here, and gigabytes do not go to a small /tmp.
         unpacked = self.path / "download"
@@ -151,7 +194,7 @@ class Environment:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**self.sources, **os.environ, "TMPDIR": str(unpacked)},
+                env={**(variables or {}), **os.environ, "TMPDIR": str(unpacked)},
             )
             started = time.monotonic()
             try:
@@ -201,7 +244,7 @@ class Environment:
         Raises:
             InstallError: it failed; the text holds the end of the output.
         """
-        if self.by_uv(what, *arguments, sizes=sizes):
+        if self.sources is not None and self.by_uv(what, *arguments, sizes=sizes, variables=self.sources):
             return
         started = time.monotonic()
         say(f"{what}, by pip ...")
@@ -210,38 +253,30 @@ class Environment:
             raise InstallError("\n".join([*tail, f"failed: {what}. The whole output is in {self.log}"]))
         say(f"{what}: done in {time.monotonic() - started:.0f} s")
 
-    def by_uv(self, what: str, *arguments: str, sizes: Mapping[str, int] | None = None) -> bool:
-        """Install by uv; returns False if it cannot.
-
-        Raises:
-            InstallError: a download broke off.
-        """
+    def by_uv(
+        self,
+        what: str,
+        *arguments: str,
+        sizes: Mapping[str, int] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Install by uv; returns False if it cannot. The rest is as `try_run` has it."""
         if not Path(self.uv).exists():
             return False
         started = time.monotonic()
         say(f"{what} ...")
         command = [self.uv, "pip", "install", "--python", str(self.python), "--compile-bytecode", *arguments]
-        if self.try_run(command, sizes):
+        if self.try_run(command, sizes, variables):
             say(f"{what}: done in {time.monotonic() - started:.0f} s")
             return True
-        if sizes and any(line.startswith("Downloaded ") for line in self.last_output()):
-            raise InstallError(
-                f"{what}: the download broke off (why: {self.log}). Run the same command again: it goes on from what is there"
-            )
         say(f"uv could not install {what} (why: {self.log})")
         return False
 
     @cached_property
-    def sources(self) -> dict[str, str]:
-        """Where pip is told to look, as variables of uv's."""
+    def sources(self) -> dict[str, str] | None:
+        """Where pip is told to look, see `sources_of`."""
         listed = subprocess.run(self.pip("config", "list"), capture_output=True, text=True, check=False)
-        found: dict[str, str] = {}
-        for line in listed.stdout.splitlines():
-            key, _, value = line.partition("=")
-            name = _SOURCES.get(key.rpartition(".")[2])
-            if name:
-                found[name] = ("," if name == "UV_FIND_LINKS" else " ").join(value.strip("'\"").split())
-        return found
+        return sources_of(listed.stdout)
 
     def pip(self, *arguments: str) -> list[str]:
         """The command line of pip, with the arguments that every call shares."""
@@ -273,7 +308,10 @@ class Environment:
         command = [self.uv, "pip", "compile", "-", "--python", str(self.python), "--no-header", *options]
         command += ["--constraint", str(CONSTRAINTS), "--format", "pylock.toml", "--output-file", str(lock)]
         try:
-            answer = subprocess.run(command, input=requirement, capture_output=True, text=True, check=False)
+            variables = {**(self.sources or {}), **os.environ}
+            answer = subprocess.run(
+                command, input=requirement, capture_output=True, text=True, check=False, env=variables
+            )
             self._note(command, answer.stderr)
             if answer.returncode != 0:
                 return None
@@ -380,7 +418,13 @@ def _uv_torch(environment: Environment, requirement: str, backend: str) -> bool:
     sizes = environment.download_of(requirement, chosen)
     size = f" ({megabytes(sum(sizes.values()))} to download)" if sizes else ""
     what = f"{requirement}, backend {backend}{size}"
-    return environment.by_uv(what, *_LATER, chosen, requirement, sizes=sizes)
+    if environment.by_uv(what, *_LATER, chosen, requirement, sizes=sizes):
+        return True
+    if sizes and any(line.startswith("Downloaded ") for line in environment.last_output()):
+        raise InstallError(
+            f"{what}: the download broke off (why: {environment.log}). Run the same command again: it goes on from what is there"
+        )
+    return False
 
 
 def install_project(environment: Environment, extras: str, torch_version: str) -> None:

@@ -237,6 +237,25 @@ def test_a_download_says_how_far_it_is(
     assert not (project / ".venv" / "download").exists()
 
 
+@pytest.mark.parametrize(
+    ("listed", "found"),
+    [
+        ("global.index-url='http://a'", {"UV_DEFAULT_INDEX": "http://a"}),
+        (":env:.index-url='http://b'\nglobal.index-url='http://a'", {"UV_DEFAULT_INDEX": "http://b"}),
+        ("global.index-url='http://a'\ninstall.index-url='http://b'", {"UV_DEFAULT_INDEX": "http://b"}),
+        ("download.index-url='http://a'", {}),
+        (r"global.extra-index-url='\nhttp://a\nhttp://b'", {"UV_INDEX": "http://a http://b"}),
+        (r"global.find-links='\n~\n/nowhere/at/all\nhttp://a'", {"UV_FIND_LINKS": f"{Path.home()},http://a"}),
+        ("global.no-index='true'\nglobal.constraint='a.txt'\nglobal.quiet='1'", {"UV_NO_INDEX": "true", "UV_CONSTRAINT": "a.txt"}),
+        ("global.pre='true'", None),
+        (":env:.only-binary=':all:'", None),
+    ],
+)  # fmt: skip
+def test_uv_is_told_what_pip_is_told_or_pip_does_its_work(listed: str, found: dict[str, str] | None) -> None:
+    wanted = None if found is None else {"UV_INDEX_STRATEGY": "unsafe-best-match", **found}
+    assert install.sources_of(listed) == wanted
+
+
 def test_a_download_that_broke_off_is_not_begun_again_with_another_build(
     index: Index, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,11 +264,15 @@ def test_a_download_that_broke_off_is_not_begun_again_with_another_build(
     monkeypatch.setattr(environment, "download_of", lambda *given: {"torch": 500_000_000})
     breaks = ["sh", "-c", "echo ' Downloaded nvidia-cublas'; echo 'error: connection reset'; exit 2"]
     begin = environment.try_run
-    monkeypatch.setattr(environment, "try_run", lambda arguments, sizes=None: begin(breaks, sizes))
+    monkeypatch.setattr(
+        environment, "try_run", lambda arguments, sizes=None, variables=None: begin(breaks, sizes)
+    )
     with pytest.raises(
         install.InstallError, match=r"500 MB to download.*broke off.*goes on from what is there"
     ):
         install._uv_torch(environment, "torch==2.13.0", "auto")
     refuses = ["sh", "-c", "echo 'no solution found'; exit 1"]
-    monkeypatch.setattr(environment, "try_run", lambda arguments, sizes=None: begin(refuses, sizes))
+    monkeypatch.setattr(
+        environment, "try_run", lambda arguments, sizes=None, variables=None: begin(refuses, sizes)
+    )
     assert not install._uv_torch(environment, "torch==2.13.0", "auto")

@@ -440,8 +440,10 @@ def _convolution_pays(x, outs, taps, sizes, form, parts):
     geometry = geometry_of(x.shape[2:], sizes, taps, *form[:4], x.is_contiguous())
     lie = Pixels.of(channels, geometry, is_hopper=True)
     stored = math.prod(stored_sizes(x.shape[2:], geometry, lie.is_shared))
-    # 32-bit offsets: of places, or of elements from a tile's first image.
-    if stored * (images if lie.is_shared else lie.channels * (128 * images // pixels + 2)) >= 1 << 31:
+    # 32-bit offsets: of places, some beyond the last image, or of elements from a tile's first image.
+    if stored * (images if lie.is_shared else lie.channels * (128 * images // pixels + 2)) >= (1 << 31) - (
+        1 << 26
+    ):
         return False
     packed_bytes, weights = images * stored * lie.channels * 2 * parts, channels * outs * count
     if packed_bytes > 16 * (x.numel() + pixels * outs) + (1 << 28):
