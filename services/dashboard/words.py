@@ -98,6 +98,7 @@ RULES: dict[str, str] = {
     "baseline_unavailable": "some baselines could not be made on this machine",
     "decoy_kernel": "brings kernels that do not matter to its result",
     "fallback_ran": "brings kernels that did not run at every shape",
+    "not_replaced": "launches kernels in a way that leaves untested whether they matter",
     "not_observed": "could not be watched, so it is not known which kernels run",
     "not_analyzed": "has a text that could not be analyzed",
     "no_float64_oracle": "the reference does not run in float64, so its own precision was used",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluator.integrity.observation import labels, read
+from evaluator.integrity.observation import Observation, labels, read
 from evaluator.integrity.static import Analysis
 from evaluator.referee.checking.correctness import cases, check
 from evaluator.referee.checking.investigation import Investigation
@@ -17,6 +17,7 @@ from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.outcome import Explanation, Outcome
 from evaluator.roles import watch
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import KernelShare
 
 TASK = TaskSource(
     "scaled",
@@ -164,6 +165,16 @@ def test_triton_kernel_is_seen_through_the_interpreter(core: RefereeCore, result
     assert own == [("scaled", 1)]
     assert ("decoy_kernel" in rules(found)) is (result != "y")
     assert ("own_kernel" in found.labels) is (result == "y")
+
+
+def test_it_is_told_where_kernels_cannot_be_replaced(
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Observation((KernelShare("scaled", "own", 1.0, 1),), frozenset(), 0, True, False, 0, False)
+    monkeypatch.setattr(Investigation, "_observe", lambda *given: seen)
+    found = explain(core, HONEST)
+    assert "rows=32" in rules(found)["not_replaced"] and "fallback_ran" not in rules(found)
+    assert found.labels == ("own_kernel",)
 
 
 @pytest.mark.gpu

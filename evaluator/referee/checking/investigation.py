@@ -114,6 +114,13 @@ class Investigation:
         if analysis.has_kernels and idle:
             evidence = f"it brings kernels of its own, but none of them was seen to run at {_all_of(idle)}"
             found.findings.append(Finding("fallback_ran", "warning", evidence))
+        past = [shape for shape, one in seen if one.runs_own and not one.own_calls]
+        if past:
+            evidence = (
+                f"at {_all_of(past)} its own kernels are launched past the calls of their language, "
+                "so whether the outputs need them was not tested"
+            )
+            found.findings.append(Finding("not_replaced", "info", evidence))
         observed = [one for _, one in seen]
         rewritten = bool(seen) and not any(one.runs_own or one.compiled or one.graphs for one in observed)
         reference = self._reference(seen[0][0]) if rewritten else None
