@@ -441,9 +441,8 @@ def _convolution_pays(x, outs, taps, sizes, form, parts):
     lie = Pixels.of(channels, geometry, is_hopper=True)
     stored = math.prod(stored_sizes(x.shape[2:], geometry, lie.is_shared))
     # 32-bit offsets: of places, some beyond the last image, or of elements from a tile's first image.
-    if stored * (images if lie.is_shared else lie.channels * (128 * images // pixels + 2)) >= (1 << 31) - (
-        1 << 26
-    ):
+    offsets = stored * (images if lie.is_shared else lie.channels * (128 * images // pixels + 2))
+    if offsets >= (1 << 31) - (1 << 26):
         return False
     packed_bytes, weights = images * stored * lie.channels * 2 * parts, channels * outs * count
     if packed_bytes > 16 * (x.numel() + pixels * outs) + (1 << 28):
@@ -472,8 +471,6 @@ def _convolution_pays(x, outs, taps, sizes, form, parts):
                 images * math.prod(geometry.places) * -(-columns // tile) * lie.channels * math.prod(counts)
             )
             ours_s += max(2 * (2 * parts - 1) * tile * terms / 450e12, terms * 2 * parts / 4e12)
-    if not (
-        lie.is_shared and geometry.is_whole
-    ):  # `plan` counts its products' outputs; others are filled in before
+    if not (lie.is_shared and geometry.is_whole):  # `plan` counts its outputs; others are filled in before
         ours_s += 4 * pixels * outs / 2.2e12
     return with_launches(ours_s, 6 + 6 * len(geometry.products)) < 0.95 * cudnn_s

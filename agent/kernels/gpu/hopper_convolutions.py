@@ -304,8 +304,8 @@ def convolve_hopper(
     pixels, channels = math.prod(images.step), images.pixels.together * images.pixels.channels
     row, wide_row = pixels * images.pixels.channels, math.prod(step) * channels
     layouts = [gl.NVMMASharedLayout(2 * tile.step, 16, rank) for rank in (2, 3)]
-    # Element (a, b, c) is channel c of row a + span * b, so strides overlap, and so do rows of two pixels. A tile's first row has any a below span, and the tile takes
-    # span + more further ones: less than 64 rows beyond the last b. Low parts begin at b = rows / span.
+    # Element (a, b, c) is channel c of row a + span * b, so strides overlap, and so do rows of two pixels. A tile's first row has any a
+    # below span, and the tile takes span + more further ones: less than 64 rows beyond the last b. Low parts begin at b = rows / span.
     form = [2 * span + tile.more, parts * images.rows // span, wide_row], [row, span * row, 1]
     x_tiles, x_more = (
         GluonDescriptor(images.packed, *form, [groups, 8, tile.step], layouts[1])
