@@ -48,9 +48,9 @@ SIGN_OF_LIFE_S = 15.0
 #: Bytes from which on a download is warned of: a CPU build with all that it needs comes to 200 MB.
 LARGE = 1_000_000_000
 #: Settings of pip, and the variables that tell uv the same: it does not read pip's files.
+_INDEX = "index-url"
 _SOURCES = {
-    "index-url": "UV_DEFAULT_INDEX",
-    "extra-index-url": "UV_INDEX",
+    _INDEX: "UV_DEFAULT_INDEX",
     "find-links": "UV_FIND_LINKS",
     "no-index": "UV_NO_INDEX",
     "constraint": "UV_CONSTRAINT",
@@ -105,7 +105,8 @@ def sources_of(listed: str) -> dict[str, str] | None:
             begin, _, name = key.rpartition(".")
             if begin == section:
                 settings[name] = str(ast.literal_eval(value))
-    if not settings.keys() <= _SOURCES.keys() | _OF_NO_WEIGHT:
+    variables = {**_SOURCES, f"extra-{_INDEX}": "UV_INDEX"}
+    if not settings.keys() <= variables.keys() | _OF_NO_WEIGHT:
         return None
     # pip takes the best of all places, and overlooks folders that do not exist.
     found = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
@@ -114,8 +115,8 @@ def sources_of(listed: str) -> dict[str, str] | None:
         if name == "find-links":
             values = [os.path.expanduser(one) for one in values]
             values = [one for one in values if "://" in one or Path(one).exists()]
-        if name in _SOURCES and values:
-            found[_SOURCES[name]] = ("," if name == "find-links" else " ").join(values)
+        if name in variables and values:
+            found[variables[name]] = ("," if name == "find-links" else " ").join(values)
     return found
 
 

@@ -244,7 +244,7 @@ def test_a_download_says_how_far_it_is(
         (":env:.index-url='http://b'\nglobal.index-url='http://a'", {"UV_DEFAULT_INDEX": "http://b"}),
         ("global.index-url='http://a'\ninstall.index-url='http://b'", {"UV_DEFAULT_INDEX": "http://b"}),
         ("download.index-url='http://a'", {}),
-        (r"global.extra-index-url='\nhttp://a\nhttp://b'", {"UV_INDEX": "http://a http://b"}),
+        (rf"global.extra-{install._INDEX}='\nhttp://a\nhttp://b'", {"UV_INDEX": "http://a http://b"}),
         (r"global.find-links='\n~\n/nowhere/at/all\nhttp://a'", {"UV_FIND_LINKS": f"{Path.home()},http://a"}),
         ("global.no-index='true'\nglobal.constraint='a.txt'\nglobal.quiet='1'", {"UV_NO_INDEX": "true", "UV_CONSTRAINT": "a.txt"}),
         ("global.pre='true'", None),
