@@ -17,6 +17,7 @@ from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.side import Side
 from evaluator.roles.process import RoleProcess
 
+WORK_OFF_TURN = "work_off_turn"
 #: Medians are compared once there are this many samples after each side's blocks.
 _ENOUGH = 8
 #: A difference of medians beyond this many standard errors is not chance.
@@ -188,4 +189,4 @@ def _held_up_us(seen_us: dict[bool, list[float]]) -> float:
 
 def _rejected(when: str) -> Rejected:
     sentence = f"{when} its kernels were still running on the GPU while its process was stopped"
-    return Rejected("cheating", "work_off_turn", sentence)
+    return Rejected("cheating", WORK_OFF_TURN, sentence)

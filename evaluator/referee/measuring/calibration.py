@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from evaluator.errors import RoleFailure, Unsteady
+from evaluator.referee.checking.watch import WORK_OFF_TURN
 from evaluator.referee.measuring import measure
 from evaluator.referee.measuring.pairs import Pair, Timed
 from evaluator.referee.measuring.verify import LATE_STOP
@@ -87,12 +88,13 @@ def run(session: TaskSession, shape: OpenShape, effort: measure.Effort) -> tuple
             pair.check_more(timed)
             pair.measure(timed, effort, captured=False)
     except Rejected as rejected:
-        if rejected.finding.rule == LATE_STOP:
-            # A candidate is blamed for this because it could gain by it. The reference gains nothing against
+        if rejected.finding.rule in (LATE_STOP, WORK_OFF_TURN):
+            # A candidate is blamed for these because it could gain by them. The reference gains nothing against
             # itself: the machine was busy.
             raise Unsteady(
                 "not_judged",
-                f"nothing can be timed on this machine now: of the reference {rejected.sentence}; stop other programs",
+                "nothing can be timed on this machine now: when the reference was timed against itself, "
+                f"{rejected.sentence}; stop other programs",
                 role="reference",
             ) from None
         raise RoleFailure(
