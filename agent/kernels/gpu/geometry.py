@@ -142,24 +142,17 @@ class Pixels(NamedTuple):
             return cls(-(-channels // 16) * 16 if channels <= 64 else -(-channels // 32) * 32, 1, True)
         stride = geometry.stride
         are_near = stride == [1, 1, 1] or stride[2] in (2, 4)
-        if (
-            is_hopper
-            and channels > _FEW_CHANNELS // 2
-            and are_near
-            and all(axes[2].apart == 1 for _, axes in geometry.products)
-        ):
+        are_near = are_near and all(axes[2].apart == 1 for _, axes in geometry.products)
+        if channels > _FEW_CHANNELS // 2 and is_hopper and are_near:
             return cls(_FEW_CHANNELS, max(2, stride[2]), True)
-        return cls(
-            max(4, triton.next_power_of_2(channels)) if channels < 64 else -(-channels // 64) * 64, 1, False
-        )
+        padded = max(4, triton.next_power_of_2(channels)) if channels < 64 else -(-channels // 64) * 64
+        return cls(padded, 1, False)
 
     def along(self, count, apart, stride):
         """How many taps a row has, how many places or pixels apart, and the pixels of a block that are not one tap's."""
-        return (
-            (count, apart, stride)
-            if self.together == 1
-            else (-(-count // self.together), self.together // stride, 1)
-        )
+        if self.together == 1:
+            return count, apart, stride
+        return -(-count // self.together), self.together // stride, 1
 
 
 def _three(values, fill):
