@@ -25,7 +25,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +103,30 @@ def prepare_process() -> None:
         if name.endswith("_") and not name.startswith("_"):
             setattr(torch.nn.init, name, lambda tensor, *args, **kwargs: tensor)
     torch.nn.init._calculate_fan_in_and_fan_out = lambda tensor: (1, 1)
+    # The tracer takes 1 for a size like others, so code for batches is for single inputs, too. Only what a squeeze gives is another.
+    torch.fx.experimental._config.backed_size_oblivious = True
+    for owner in (torch, torch.Tensor):
+        owner.squeeze = with_sizes_told(owner.squeeze)
+    torch.Tensor.squeeze_ = with_sizes_told(torch.Tensor.squeeze_)
     # PyTorch 2.11 looks at the remainder when it rounds a pool's size, and the code would be for even sizes alone.
     torch._meta_registrations.div_rtn = operator.floordiv
     sqrt = math.sqrt  # attention scales: math.sqrt(head_dim) would otherwise specialize the head dimension
     math.sqrt = lambda value: (
         torch.sym_sqrt(value) if isinstance(value, torch.SymInt | torch.SymFloat) else sqrt(value)
     )
+
+
+def with_sizes_told(squeeze: Callable[..., Any]) -> Callable[..., Any]:
+    """A squeeze that asks for each size whether it is 1, so that the answers are conditions of the code."""
+
+    @wraps(squeeze)
+    def told(input: torch.Tensor, dim: int | tuple[int, ...] | None = None) -> torch.Tensor:
+        sizes = input.shape if dim is None else [input.shape[one] for one in tree_leaves(dim) if input.dim()]
+        for size in sizes:
+            bool(size == 1)
+        return squeeze(input, *([] if dim is None else [dim]))
+
+    return told
 
 
 def load_reference(path: Path) -> types.ModuleType:
@@ -324,15 +342,15 @@ def has_gradient(tensor: torch.Tensor) -> bool:
 
 
 def symbol(env: ShapeEnv, name: str, dim: Mapping[str, int]) -> Any:
-    """A symbolic dimension, at least 2 since the tracer specializes 0 and 1; a plain int if only one value is possible."""
-    low, high, source = max(2, dim["min"]), dim["max"], ConstantSource(name)
+    """A symbolic dimension, at least 1 since the tracer specializes 0; a plain int if only one value is possible."""
+    low, high, source = max(1, dim["min"]), dim["max"], ConstantSource(name)
     if high <= low:
         return dim["default"]
     made = env.create_symbol(
-        max(low, dim["default"]), source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None
+        max(2, dim["default"]), source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None
     )
     env.var_to_range[made] = ValueRanges(low, high)
-    return env.create_symintnode(made, hint=max(low, dim["default"]), source=source)
+    return env.create_symintnode(made, hint=max(2, dim["default"]), source=source)
 
 
 class RunningStatistics(TorchDispatchMode):

@@ -422,10 +422,11 @@ def _is_rounded():
 def _convolution_pays(x, outs, taps, sizes, form, parts):
     """Whether implicit products are faster than cuDNN, by rates measured on an H100, and their copy of the input fits.
 
-    cuDNN in float32: 38 TFLOP/s, less where few terms are summed or few channels come out, 12 in transposed 3-D convolutions, and
-    with a stride 0.8e12 taps a second, 32 channels at a time; two thirds in others with a stride; about twice these in TF32. Here: the
-    copies of the input and the weights at 2.4 TB/s; then the products, by `plan` or for few channels at 450 TFLOP/s of float16, or
-    the patches' reads from L2 at 4 TB/s if that takes longer; and the output at 2.2 TB/s. Each product is three launches.
+    cuDNN in float32: 38 TFLOP/s, less where few terms are summed or few channels come out; two thirds with a stride; 22 in transposed
+    ones, 12 in 3-D, and with a stride there 0.8e12 taps a second, 32 channels at a time; about twice these in TF32. It adds an output's
+    terms one after the other, which takes 4 us and 23 ns for each, however few outputs there are. Here: the copies of the input and the
+    weights at 2.4 TB/s; then the products, by `plan` or for few channels at 450 TFLOP/s of float16, or the patches' reads from L2 at
+    4 TB/s if that takes longer; the output at 2.2 TB/s; and 1.5 us for each kernel, of which a product has three.
 
     Args:
         taps, sizes: of the weights' and the output's axes. form: see `_convolution`.
@@ -447,15 +448,20 @@ def _convolution_pays(x, outs, taps, sizes, form, parts):
     packed_bytes, weights = images * stored * lie.channels * 2 * parts, channels * outs * count
     if packed_bytes > 16 * (x.numel() + pixels * outs) + (1 << 28):
         return False
-    cudnn = 38e12 * min(1.0, (channels * count / 400) ** 0.5, outs / (32 if x.dim() < 5 else 48))
+    enough = 400 if count > 1 else 120
+    cudnn = 38e12 * min(1.0, (channels * count / enough) ** 0.5, outs / (32 if x.dim() < 5 else 48))
     flops = 2 * pixels * outs * channels * count / (steps if transposed else 1)
     if steps > 1 and not transposed:
         cudnn *= 0.65
+    if transposed:
+        cudnn = min(cudnn, 22e12)
     if transposed and x.dim() == 5:
         by_taps = flops / (pixels * outs * count * -(-channels // 32) / 0.8e12)
         cudnn = min(cudnn, 12e12 if steps == 1 else by_taps)
     cudnn_s = flops / cudnn / (2.2 if parts == 1 else 1)
     cudnn_s = max(cudnn_s, 4 * (x.numel() + pixels * outs + weights) / 2.5e12)
+    if parts == 2 and not transposed:
+        cudnn_s = max(cudnn_s, 4e-6 + 23e-9 * channels * count)
     ours_s = (8 * x.numel() + packed_bytes + 12 * weights) / 2.4e12
     columns = outs * geometry.wide
     for _, axes in geometry.products:
@@ -473,4 +479,5 @@ def _convolution_pays(x, outs, taps, sizes, form, parts):
             ours_s += max(2 * (2 * parts - 1) * tile * terms / 450e12, terms * 2 * parts / 4e12)
     if not (lie.is_shared and geometry.is_whole):  # `plan` counts its outputs; others are filled in before
         ours_s += 4 * pixels * outs / 2.2e12
-    return with_launches(ours_s, 6 + 6 * len(geometry.products)) < 0.95 * cudnn_s
+    products = len(geometry.products)
+    return with_launches(ours_s + 1.5e-6 * (3 + 3 * products), 4 + 6 * products) < 0.95 * cudnn_s

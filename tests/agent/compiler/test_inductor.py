@@ -68,7 +68,47 @@ def test_one_source_serves_all_sizes_of_a_configuration_and_the_reference_serves
     (tmp_path / "candidate.py").write_text(source)
     answer = run_program(tmp_path, RUN, device)
     assert all(answer["right"].values()), answer
-    assert answer["reached"] == ["as captured", "other rows"]
+    assert answer["reached"] == ["as captured", "other rows", "one row"]
+
+
+# Which batches reach the compiler's code, and whether all results are right, in shape too.
+BATCHES = """
+import json, torch, reference, candidate
+reached = []
+code = candidate.call
+candidate.call = lambda given: (reached.append(batch), code(given))[1]
+right = {}
+for batch in (1, 5):
+    x = torch.randn(batch, 7, 12)
+    found, expected = candidate.ModelNew()(x), reference.Model()(x)
+    right[batch] = found.shape == expected.shape and torch.allclose(found, expected)
+print(json.dumps({"reached": reached, "right": right}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "reached"),
+    [
+        ("x.transpose(1, 2).softmax(0)", [1, 5]),
+        ("x.mean(-1, keepdim=True).squeeze(-1)", [1, 5]),
+        ("(2 * x).squeeze()", [5]),
+        ("torch.squeeze(input=2 * x, dim=(0, 1))", [5]),
+    ],
+)
+def test_code_for_batches_serves_one_input_unless_that_is_another_shape(
+    tmp_path: Path, body: str, reached: list[int]
+) -> None:
+    reference = (
+        f"import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return {body}\n\n\n"
+        "def get_init_inputs():\n    return []\n\n\ndef get_inputs(batch=8):\n    return [torch.randn(batch, 7, 12)]\n"
+    )
+    captured = capture_text(
+        tmp_path / "capture", reference, {"batch": {"min": 1, "max": 64, "multiple_of": 1, "default": 8}}
+    )
+    (tmp_path / "reference.py").write_text(reference)
+    (tmp_path / "candidate.py").write_text(assemble(captured, reference, "batches"))
+    answer = run_program(tmp_path, BATCHES)
+    assert answer == {"reached": reached, "right": {"1": True, "5": True}}
 
 
 LISTS = """
