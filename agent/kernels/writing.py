@@ -20,6 +20,7 @@ _KERNELS = (
     "geometry.py",
     "hopper_convolutions.py",
     "convolutions.py",
+    "direct.py",
     "windows.py",
     "rows.py",
     "attention.py",

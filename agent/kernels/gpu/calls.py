@@ -10,6 +10,7 @@ import torch
 from agent.kernels.gpu.attention import attention, attention_applies, weighed
 from agent.kernels.gpu.bags import sum_bags
 from agent.kernels.gpu.convolutions import After, convolution
+from agent.kernels.gpu.direct import direct, direct_applies
 from agent.kernels.gpu.distances import distances
 from agent.kernels.gpu.gathered import multiply_gathered
 from agent.kernels.gpu.geometry import Pixels, geometry_of, stored_sizes
@@ -178,10 +179,16 @@ def _convolution(x, weight, bias, form, parts, after, one, two):
         return None
     if not x.is_contiguous(memory_format=order):
         return None
-    if not _convolution_pays(x, outs, weight.shape[2:], out_sizes, form, parts):
+    cudnn_s = _cudnn_s(x, outs, weight.shape[2:], out_sizes, form, parts)
+    is_direct = direct_applies(x, weight, transposed, out_sizes) and _direct_pays(
+        x, weight, out_sizes, cudnn_s
+    )
+    if not is_direct and not _convolution_pays(x, outs, weight.shape[2:], out_sizes, form, parts, cudnn_s):
         return None
     after = _after(after, one, two, outs)
     out = torch.empty((x.shape[0], outs, *out_sizes), dtype=x.dtype, device=x.device, memory_format=order)
+    if is_direct:
+        return direct(x, weight, bias, stride, padding, dilation, out, after)
     return convolution(x, weight, bias, stride, padding, dilation, transposed, out, parts, after)
 
 
@@ -419,17 +426,50 @@ def _is_rounded():
     return torch.backends.cuda.matmul.allow_tf32
 
 
-def _convolution_pays(x, outs, taps, sizes, form, parts):
-    """Whether implicit products are faster than cuDNN, by rates measured on an H100, and their copy of the input fits.
+def _cudnn_s(x, outs, taps, sizes, form, parts):
+    """Seconds that cuDNN takes in float32, by rates measured on an H100 and an H200; in TF32 where `parts` is 1.
 
-    cuDNN in float32: 38 TFLOP/s, less where few terms are summed or few channels come out; two thirds with a stride; 22 in transposed
-    ones, 12 in 3-D, and with a stride there 0.8e12 taps a second, 32 channels at a time; about twice these in TF32. It adds an output's
-    terms one after the other, which takes 4 us and 23 ns for each, however few outputs there are. Here: the copies of the input and the
-    weights at 2.4 TB/s; then the products, by `plan` or for few channels at 450 TFLOP/s of float16, or the patches' reads from L2 at
-    4 TB/s if that takes longer; the output at 2.2 TB/s; and 1.5 us for each kernel, of which a product has three.
+    38 TFLOP/s, less where few terms are summed or few channels come out; two thirds with a stride; 22 in transposed ones, 12 in 3-D, and
+    with a stride there 0.8e12 taps a second, 32 channels at a time; about twice these in TF32. It adds an output's terms one after the
+    other, which takes 4 us and 23 ns for each, however few outputs there are.
 
     Args:
         taps, sizes: of the weights' and the output's axes. form: see `_convolution`.
+    """
+    stride, _, _, transposed, *_ = form
+    channels, pixels = x.shape[1], x.shape[0] * math.prod(sizes)
+    count, steps = math.prod(taps), math.prod(stride)
+    enough = 400 if count > 1 else 120
+    rate = 38e12 * min(1.0, (channels * count / enough) ** 0.5, outs / (32 if x.dim() < 5 else 48))
+    flops = 2 * pixels * outs * channels * count / (steps if transposed else 1)
+    if steps > 1 and not transposed:
+        rate *= 0.65
+    if transposed:
+        rate = min(rate, 22e12)
+    if transposed and x.dim() == 5:
+        rate = min(rate, 12e12 if steps == 1 else 2 * 0.8e12 * channels / steps / max(1, -(-channels // 32)))
+    seconds = flops / max(rate, 1.0) / (2.2 if parts == 1 else 1)
+    seconds = max(seconds, 4 * (x.numel() + pixels * outs + channels * outs * count) / 2.5e12)
+    if parts == 2 and not transposed:
+        seconds = max(seconds, 4e-6 + 23e-9 * channels * count)
+    return seconds
+
+
+def _direct_pays(x, weight, sizes, cudnn_s):
+    """Whether `direct` is faster than cuDNN: 20 TFLOP/s (H200), of which tiles of few channels waste some, and one launch."""
+    places, outs = x.shape[0] * math.prod(sizes), max(4, 1 << (weight.shape[0] - 1).bit_length())
+    return with_launches(2 * places * outs * weight[0].numel() / 20e12, 1) < 0.95 * cudnn_s
+
+
+def _convolution_pays(x, outs, taps, sizes, form, parts, cudnn_s):
+    """Whether implicit products are faster than cuDNN, by rates measured on an H100, and their copy of the input fits.
+
+    The copies of the input and the weights at 2.4 TB/s; then the products, by `plan` or for few channels at 450 TFLOP/s of float16, or
+    the patches' reads from L2 at 4 TB/s if that takes longer; the output at 2.2 TB/s; and 1.5 us for each kernel, of which a product
+    has three.
+
+    Args:
+        taps, sizes, form: see `_cudnn_s`.
     """
     stride, _, _, transposed, *_ = form
     images, channels = x.shape[:2]
@@ -448,20 +488,6 @@ def _convolution_pays(x, outs, taps, sizes, form, parts):
     packed_bytes, weights = images * stored * lie.channels * 2 * parts, channels * outs * count
     if packed_bytes > 16 * (x.numel() + pixels * outs) + (1 << 28):
         return False
-    enough = 400 if count > 1 else 120
-    cudnn = 38e12 * min(1.0, (channels * count / enough) ** 0.5, outs / (32 if x.dim() < 5 else 48))
-    flops = 2 * pixels * outs * channels * count / (steps if transposed else 1)
-    if steps > 1 and not transposed:
-        cudnn *= 0.65
-    if transposed:
-        cudnn = min(cudnn, 22e12)
-    if transposed and x.dim() == 5:
-        by_taps = flops / (pixels * outs * count * -(-channels // 32) / 0.8e12)
-        cudnn = min(cudnn, 12e12 if steps == 1 else by_taps)
-    cudnn_s = flops / cudnn / (2.2 if parts == 1 else 1)
-    cudnn_s = max(cudnn_s, 4 * (x.numel() + pixels * outs + weights) / 2.5e12)
-    if parts == 2 and not transposed:
-        cudnn_s = max(cudnn_s, 4e-6 + 23e-9 * channels * count)
     ours_s = (8 * x.numel() + packed_bytes + 12 * weights) / 2.4e12
     columns = outs * geometry.wide
     for _, axes in geometry.products:

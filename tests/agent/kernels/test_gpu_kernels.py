@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from agent.kernels.writing import function_text
 from evaluator.roles import interpreted
 interpreted.prepare()
-from agent.kernels.gpu import attention, convolutions, distances, lists, products, ranks, rows, scans, scatters, streamed, thin, tiny, windows
+from agent.kernels.gpu import attention, convolutions, direct, distances, lists, products, ranks, rows, scans, scatters, streamed, thin, tiny, windows
 torch.manual_seed(0)
 found = []
 cases = []
@@ -158,6 +158,36 @@ y = draw(2, 4, 5, 6)
 y[1, 1, 2, 2] = float("nan")
 transposed("an image with nan", y, draw(4, 5, 3, 3), (2, 2), (1, 1), (1, 1))
 convolve("one part", draw(2, 3, 9, 11), draw(20, 3, 3, 3), None, 1, 1, 1, parts=1)
+print(json.dumps(found))
+"""
+
+DIRECT = """
+functions = "import triton\\nimport triton.language as tl\\n" + function_text("after", "tl.maximum(x, 0.0) * a + b", "x, a, b")
+open("functions.py", "w").write(functions)
+import functions
+
+def few(name, x, w, bias, stride, padding, dilation, after=False):
+    if skipped(name):
+        return
+    dims = x.dim() - 2
+    run = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+    form = (stride,) * dims, (padding,) * dims, (dilation,) * dims
+    exact, float32 = run(x.double(), w.double(), None if bias is None else bias.double(), *form), run(x, w, bias, *form)
+    assert direct.direct_applies(x, w, False, exact.shape[2:])
+    then = convolutions.NOTHING
+    if after:
+        one, two = torch.randn(w.shape[0]), torch.randn(exact.shape)
+        then = convolutions.After(functions.after, one, two)
+        exact, float32 = (each.clamp(min=0) * one.view(-1, *[1] * dims) + two for each in (exact, float32))
+    compare(name, direct.direct(x, w, bias, *form, torch.full_like(float32, 7.0), then), exact, float32)
+
+draw = torch.randn
+x = draw(2, 3, 7, 6, 9)
+x[1, 1, 2, 2, 2], x[0, 0, 0, 0, 0] = float("inf"), float("nan")
+few("3-D, then operations", x, draw(5, 3, 2, 3, 3), draw(5), 2, 1, 2, after=True)
+few("2-D, tiles of several images", draw(3, 4, 13, 30), draw(16, 4, 3, 4), None, 1, 0, 1)
+few("1-D", draw(2, 1, 700), draw(1, 1, 5), draw(1), 3, 4, 1)
+few("a row shorter than its taps", draw(2, 2, 5, 1), draw(3, 2, 1, 3), None, 1, 1, 1)
 print(json.dumps(found))
 """
 
@@ -339,8 +369,8 @@ whole_or_by_day = pytest.mark.parametrize("whole", [False, pytest.param(True, ma
 @whole_or_by_day
 @pytest.mark.parametrize(
     "program",
-    [PRODUCTS, CONVOLUTIONS, WINDOWS, ATTENTION, SCANS, SPARSEMAX],
-    ids=["products", "convolutions", "windows", "attention", "scans", "sparsemax"],
+    [PRODUCTS, CONVOLUTIONS, DIRECT, WINDOWS, ATTENTION, SCANS, SPARSEMAX],
+    ids=["products", "convolutions", "direct", "windows", "attention", "scans", "sparsemax"],
 )
 def test_kernels_are_as_accurate_as_float32_and_keep_inf_and_nan(
     tmp_path: Path, program: str, whole: bool

@@ -168,6 +168,29 @@ def test_pointwise_operations_after_a_convolution(
         assert error(got[finite], exact[finite]) < 1e-6
 
 
+@pytest.mark.parametrize("images", [8, 64])
+def test_a_convolution_of_few_channels_adds_its_terms_in_float32(
+    images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agent.kernels.gpu import calls
+
+    torch.manual_seed(0)
+    x, w, bias = torch.randn(images, 3, 16, 40, 44), torch.randn(12, 3, 3, 3, 3), torch.randn(12)
+    x[1, 2, 3, 7, 8] = float("inf")
+    x, w, bias, one, two = (each.cuda() for each in (x, w, bias, torch.randn(12), torch.randn(12)))
+    exact = F.conv3d(x.double(), w.double(), bias.double(), (1, 2, 1), 1)
+    exact = F.silu(exact) * one.view(-1, 1, 1, 1) + two.view(-1, 1, 1, 1)
+    monkeypatch.setattr(torch, "convolution", lambda *_: pytest.fail("cuDNN was called"))
+    monkeypatch.setattr(calls, "_convolution_pays", lambda *_: pytest.fail("tensor cores were asked for"))
+    for _ in range(3):  # the third repeats the notes of the second
+        got = calls.library_convolution(
+            x, w, [1, 2, 1], [1] * 3, [1] * 3, False, [0] * 3, 1, bias, _silu_and_more, one, two
+        )
+        finite = exact.isfinite()
+        assert torch.equal(got.isnan(), exact.isnan()) and torch.equal(got.isfinite(), finite)
+        assert error(got[finite], exact[finite]) < 5e-7
+
+
 @pytest.mark.parametrize("cols", [393216, 100000, 20000, 9000])
 def test_softmax_of_long_rows_waits_for_all_pieces(cols: int) -> None:
     from agent.kernels.gpu import rows
