@@ -46,11 +46,12 @@ class Form(NamedTuple):
 
 
 FORMS = (
+    Form(64, 3, (16, 32, 32), 16, 3), Form(128, 3, (16, 32, 32), 16, 4), Form(2, 256, (14, 14), 256, 3, padding=1),
     Form(16, 16, (1024, 1024), 128, 3), Form(32, 128, (128, 128), 256, 3, padding=1), Form(64, 64, (56, 56), 64, 3, padding=1),
     Form(64, 512, (7, 7), 512, 3, padding=1), Form(64, 128, (56, 56), 128, 3, stride=2, padding=1), Form(16, 64, (512, 512), 128, 1),
     Form(16, 96, (128, 128), 96, 5, padding=2), Form(16, 32, (224, 224), 64, 7, padding=3), Form(32, 3, (224, 224), 64, 7, stride=2, padding=3),
     Form(32, 8, (24, 48, 48), 32, 3), Form(16, 3, (512, 512), 64, 5, padding=2), Form(16, 3, (16, 32, 32), 16, 3, 2, 1, transposed=True),
-    Form(64, 3, (16, 32, 32), 16, 3), Form(64, 3, (24, 48, 48), 16, 4), Form(32, 64, (65536,), 128, 3), Form(8, 32, (32, 64, 64), 64, 3, padding=1),
+    Form(32, 64, (65536,), 128, 3), Form(8, 32, (32, 64, 64), 64, 3, padding=1),
     Form(8, 48, (64, 64, 64), 48, 3, transposed=True), Form(16, 32, (16, 32, 32), 64, 3, 2, 1, 2, transposed=True),
     Form(16, 32, (32, 32, 32), 64, 5, 2, 2, transposed=True), Form(16, 64, (256, 256), 64, 4, 2, 1, transposed=True),
 )  # fmt: skip

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LABELS = {"cpu": "inductor C++", "cuda": "inductor Triton"}
 NOTE = "the code that torch.compile generates, one source for all sizes of a configuration"
 #: Tracing and code generation take 8 to 20 s on two free cores; no compiler runs.
-_DEADLINE_S = 300.0
+_DEADLINE_S = 600.0
 _MEMORY_BYTES = 6 << 30
 _MAX_CAPTURE_BYTES = 8 << 20
 #: Of an argument's layout, 0.5 us each: `applies` in `model_text` has looked at all of them.

@@ -22,6 +22,7 @@ from agent.kernels.gpu.parts import TILE
 from agent.kernels.gpu.products import (
     few,
     four_of,
+    memory_rate,
     processors,
     product,
     product_pays,
@@ -449,7 +450,7 @@ def _cudnn_s(x, outs, taps, sizes, form, parts):
     if transposed and x.dim() == 5:
         rate = min(rate, 12e12 if steps == 1 else 2 * 0.8e12 * channels / steps / max(1, -(-channels // 32)))
     seconds = flops / max(rate, 1.0) / (2.2 if parts == 1 else 1)
-    seconds = max(seconds, 4 * (x.numel() + pixels * outs + channels * outs * count) / 2.5e12)
+    seconds = max(seconds, 4 * (x.numel() + pixels * outs + channels * outs * count) / memory_rate(x.device))
     if parts == 2 and not transposed:
         seconds = max(seconds, 4e-6 + 23e-9 * channels * count)
     return seconds
@@ -464,7 +465,7 @@ def _direct_pays(x, weight, sizes, cudnn_s):
 def _convolution_pays(x, outs, taps, sizes, form, parts, cudnn_s):
     """Whether implicit products are faster than cuDNN, by rates measured on an H100, and their copy of the input fits.
 
-    The copies of the input and the weights at 2.4 TB/s; then the products, by `plan` or for few channels at 450 TFLOP/s of float16, or
+    The copies of the input and the weights at the memory's rate; then the products, by `plan` or for few channels at 450 TFLOP/s of float16, or
     the patches' reads from L2 at 4 TB/s if that takes longer; the output at 2.2 TB/s; and 1.5 us for each kernel, of which a product
     has three.
 
@@ -488,7 +489,7 @@ def _convolution_pays(x, outs, taps, sizes, form, parts, cudnn_s):
     packed_bytes, weights = images * stored * lie.channels * 2 * parts, channels * outs * count
     if packed_bytes > 16 * (x.numel() + pixels * outs) + (1 << 28):
         return False
-    ours_s = (8 * x.numel() + packed_bytes + 12 * weights) / 2.4e12
+    ours_s = (8 * x.numel() + packed_bytes + 12 * weights) / memory_rate(x.device)
     columns = outs * geometry.wide
     for _, axes in geometry.products:
         counts = [axis.count for axis in axes]
