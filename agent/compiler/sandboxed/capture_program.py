@@ -24,8 +24,8 @@ import signal
 import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,30 +103,12 @@ def prepare_process() -> None:
         if name.endswith("_") and not name.startswith("_"):
             setattr(torch.nn.init, name, lambda tensor, *args, **kwargs: tensor)
     torch.nn.init._calculate_fan_in_and_fan_out = lambda tensor: (1, 1)
-    # The tracer takes 1 for a size like others, so code for batches is for single inputs, too. Only what a squeeze gives is another.
-    torch.fx.experimental._config.backed_size_oblivious = True
-    for owner in (torch, torch.Tensor):
-        owner.squeeze = with_sizes_told(owner.squeeze)
-    torch.Tensor.squeeze_ = with_sizes_told(torch.Tensor.squeeze_)
     # PyTorch 2.11 looks at the remainder when it rounds a pool's size, and the code would be for even sizes alone.
     torch._meta_registrations.div_rtn = operator.floordiv
     sqrt = math.sqrt  # attention scales: math.sqrt(head_dim) would otherwise specialize the head dimension
     math.sqrt = lambda value: (
         torch.sym_sqrt(value) if isinstance(value, torch.SymInt | torch.SymFloat) else sqrt(value)
     )
-
-
-def with_sizes_told(squeeze: Callable[..., Any]) -> Callable[..., Any]:
-    """A squeeze that asks for each size whether it is 1, so that the answers are conditions of the code."""
-
-    @wraps(squeeze)
-    def told(input: torch.Tensor, dim: int | tuple[int, ...] | None = None) -> torch.Tensor:
-        sizes = input.shape if dim is None else [input.shape[one] for one in tree_leaves(dim) if input.dim()]
-        for size in sizes:
-            bool(size == 1)
-        return squeeze(input, *([] if dim is None else [dim]))
-
-    return told
 
 
 def load_reference(path: Path) -> types.ModuleType:
@@ -168,11 +150,21 @@ def capture(
     signal.signal(signal.SIGALRM, too_long)
     signal.alarm(SYMBOLS_S)
     try:
-        found = attempt(reference, dims, values, varying, device)
+        # The tracer takes 1 for a size like others, so that code for batches is for single inputs, too; where it or the compiler cannot,
+        # 1 is a size apart.
+        for like_others in (True, False):
+            torch.fx.experimental._config.backed_size_oblivious = like_others
+            try:
+                found = attempt(reference, dims, values, varying, device)
+                break
+            except NotExtractable:
+                raise
+            except Exception:
+                traceback.print_exc()
     except NotExtractable:
         if alone is None:
             raise
-    except (Exception, TooLong):
+    except TooLong:
         traceback.print_exc()
     finally:
         signal.alarm(0)
@@ -231,6 +223,7 @@ def attempt(
 
     graph, result = trace()
     check_graph(graph)
+    ask_sizes(graph)
     code = graph.code
     # Inductor's choice of layouts for convolutions is made for TF32; in float32, cuDNN is up to three times slower with it.
     settings = {**SETTINGS, **({"layout_optimization": False} if device.type == "cuda" else {})}
@@ -452,6 +445,25 @@ def check_graph(graph: torch.fx.GraphModule) -> None:
             raise NotExtractable(
                 f"it draws random numbers ({node.target}), and generated code would draw others"
             )
+
+
+def ask_sizes(graph: torch.fx.GraphModule) -> None:
+    """Make conditions of what the tracer takes for granted: sizes that a squeeze asks about are not 1, and no tensor is empty.
+
+    A maximum over nothing raises an error, and generated code would not.
+    """
+    asked = set()
+    for node in graph.graph.nodes:
+        if str(node.target).startswith("aten.squeeze"):
+            squeezed, *dims = (*node.args, *node.kwargs.values())
+            sizes = squeezed.meta["val"].shape
+            for dim in tree_leaves(dims) if dims and sizes else range(len(sizes)):
+                bool(sizes[dim] == 1)
+        for one in tree_leaves(node.meta.get("val")):
+            for size in one.shape if isinstance(one, torch.Tensor) else ():
+                if str(size) not in asked:
+                    asked.add(str(size))
+                    bool(size == 0)
 
 
 def halves(
