@@ -453,17 +453,22 @@ def ask_sizes(graph: torch.fx.GraphModule) -> None:
     A maximum over nothing raises an error, and generated code would not.
     """
     asked = set()
+
+    def ask(size: Any, other: int) -> None:
+        # Sizes without a hint depend on values; they are refused in words of their own.
+        if isinstance(size, torch.SymInt) and size.node.has_hint() and (str(size), other) not in asked:
+            asked.add((str(size), other))
+            bool(size == other)
+
     for node in graph.graph.nodes:
         if str(node.target).startswith("aten.squeeze"):
             squeezed, *dims = (*node.args, *node.kwargs.values())
             sizes = squeezed.meta["val"].shape
             for dim in tree_leaves(dims) if dims and sizes else range(len(sizes)):
-                bool(sizes[dim] == 1)
+                ask(sizes[dim], 1)
         for one in tree_leaves(node.meta.get("val")):
             for size in one.shape if isinstance(one, torch.Tensor) else ():
-                if str(size) not in asked:
-                    asked.add(str(size))
-                    bool(size == 0)
+                ask(size, 0)
 
 
 def halves(
