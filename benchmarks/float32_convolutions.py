@@ -87,14 +87,18 @@ def compared(form: Form) -> dict[str, Any]:
         torch.randn(*shape, *[form.taps] * axes, device="cuda") / (form.channels * form.taps**axes) ** 0.5
     )
     how = [form.stride] * axes, [form.padding] * axes, [form.dilation] * axes, form.transposed, [0] * axes, 1
-    pays = calls._convolution_pays
+    pays, direct = calls._convolution_pays, calls.direct
     chosen = []
 
     def always(*given: Any) -> bool:
         chosen.append(pays(*given))
         return True
 
-    calls._convolution_pays = always
+    def chosen_direct(*given: Any) -> torch.Tensor:
+        chosen.append(True)
+        return direct(*given)
+
+    calls._convolution_pays, calls.direct = always, chosen_direct
     try:
         sides = {
             "cudnn": lambda: torch.convolution(x, weight, None, *how),
@@ -104,8 +108,8 @@ def compared(form: Form) -> dict[str, Any]:
         errors = [float((side()[:1] - exact).norm() / exact.norm()) for side in sides.values()]
         found = in_turns(sides, least_calls=3)
     finally:
-        calls._convolution_pays = pays
-    return {"form": str(form), **form._asdict(), "ours": chosen[:1] != [False], "errors": errors, **found}
+        calls._convolution_pays, calls.direct = pays, direct
+    return {"form": str(form), **form._asdict(), "ours": chosen[:1] == [True], "errors": errors, **found}
 
 
 def line(row: dict[str, Any]) -> str:

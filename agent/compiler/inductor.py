@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LABELS = {"cpu": "inductor C++", "cuda": "inductor Triton"}
 NOTE = "the code that torch.compile generates, one source for all sizes of a configuration"
-#: Tracing and code generation take 8 to 20 s on two free cores; no compiler runs.
+#: Tracing and code generation take 8 to 20 s on two free cores, a large network's up to 5 minutes; no compiler runs.
 _DEADLINE_S = 600.0
 _MEMORY_BYTES = 6 << 30
 _MAX_CAPTURE_BYTES = 8 << 20

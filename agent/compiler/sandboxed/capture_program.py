@@ -150,20 +150,18 @@ def capture(
     signal.signal(signal.SIGALRM, too_long)
     signal.alarm(SYMBOLS_S)
     try:
-        # The tracer takes 1 for a size like others, so that code for batches is for single inputs, too; where it or the compiler cannot,
-        # 1 is a size apart.
-        for like_others in (True, False):
-            torch.fx.experimental._config.backed_size_oblivious = like_others
+        # First with 1 as an ordinary size, so that the code serves a batch of one; if the tracer or Inductor fails, with 1 excluded.
+        for one_is_ordinary in (True, False):
+            torch.fx.experimental._config.backed_size_oblivious = one_is_ordinary
             try:
                 found = attempt(reference, dims, values, varying, device)
-                break
             except NotExtractable:
-                raise
+                if alone is None:
+                    raise
             except Exception:
                 traceback.print_exc()
-    except NotExtractable:
-        if alone is None:
-            raise
+                continue
+            break
     except TooLong:
         traceback.print_exc()
     finally:
@@ -223,7 +221,7 @@ def attempt(
 
     graph, result = trace()
     check_graph(graph)
-    ask_sizes(graph)
+    guard_sizes(graph)
     code = graph.code
     # Inductor's choice of layouts for convolutions is made for TF32; in float32, cuDNN is up to three times slower with it.
     settings = {**SETTINGS, **({"layout_optimization": False} if device.type == "cuda" else {})}
@@ -447,17 +445,17 @@ def check_graph(graph: torch.fx.GraphModule) -> None:
             )
 
 
-def ask_sizes(graph: torch.fx.GraphModule) -> None:
-    """Make conditions of what the tracer takes for granted: sizes that a squeeze asks about are not 1, and no tensor is empty.
+def guard_sizes(graph: torch.fx.GraphModule) -> None:
+    """Add the guards that a tracer with 1 as an ordinary size leaves out: no size that a squeeze tests is 1, and no tensor is empty.
 
-    A maximum over nothing raises an error, and generated code would not.
+    A maximum over an empty dimension raises an error, and generated code would not.
     """
-    asked = set()
+    guarded = set()
 
-    def ask(size: Any, other: int) -> None:
-        # Sizes without a hint depend on values; they are refused in words of their own.
-        if isinstance(size, torch.SymInt) and size.node.has_hint() and (str(size), other) not in asked:
-            asked.add((str(size), other))
+    def guard(size: Any, other: int) -> None:
+        # A size without a hint depends on values; `attempt` refuses it.
+        if isinstance(size, torch.SymInt) and size.node.has_hint() and (str(size), other) not in guarded:
+            guarded.add((str(size), other))
             bool(size == other)
 
     for node in graph.graph.nodes:
@@ -465,10 +463,10 @@ def ask_sizes(graph: torch.fx.GraphModule) -> None:
             squeezed, *dims = (*node.args, *node.kwargs.values())
             sizes = squeezed.meta["val"].shape
             for dim in tree_leaves(dims) if dims and sizes else range(len(sizes)):
-                ask(sizes[dim], 1)
+                guard(sizes[dim], 1)
         for one in tree_leaves(node.meta.get("val")):
             for size in one.shape if isinstance(one, torch.Tensor) else ():
-                ask(size, 0)
+                guard(size, 0)
 
 
 def halves(

@@ -457,9 +457,11 @@ def _cudnn_s(x, outs, taps, sizes, form, parts):
 
 
 def _direct_pays(x, weight, sizes, cudnn_s):
-    """Whether `direct` is faster than cuDNN: 20 TFLOP/s (H200), of which tiles of few channels waste some, and one launch."""
+    """Whether `direct` is faster than cuDNN: 20 TFLOP/s (H200) with channels rounded up to a tile's, or 2.2 TB/s; one launch."""
     places, outs = x.shape[0] * math.prod(sizes), max(4, 1 << (weight.shape[0] - 1).bit_length())
-    return with_launches(2 * places * outs * weight[0].numel() / 20e12, 1) < 0.95 * cudnn_s
+    multiplying_s = 2 * places * outs * weight[0].numel() / 20e12
+    moving_s = 4 * (x.numel() + places * weight.shape[0]) / 2.2e12
+    return with_launches(max(multiplying_s, moving_s), 1) < 0.95 * cudnn_s
 
 
 def _convolution_pays(x, outs, taps, sizes, form, parts, cudnn_s):

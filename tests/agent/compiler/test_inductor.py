@@ -101,7 +101,7 @@ print(json.dumps({"reached": reached, "right": right}))
         ("x[1:].max(0).values", [5]),
     ],
 )
-def test_code_for_batches_serves_one_input_unless_that_is_another_matter(
+def test_code_with_symbols_serves_a_batch_of_one_unless_size_1_changes_the_result(
     tmp_path: Path, body: str, reached: list[int]
 ) -> None:
     reference = (
