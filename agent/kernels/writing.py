@@ -33,12 +33,14 @@ _KERNELS = (
     "tiny.py",
     "thin.py",
     "gathered.py",
+    "contractions.py",
     "lists.py",
     "calls.py",
 )
 _REWRITING = (
     "nodes.py",
     "operations.py",
+    "inplace.py",
     "means.py",
     "norms.py",
     "exchanges.py",
@@ -46,6 +48,7 @@ _REWRITING = (
     "bags.py",
     "scatters.py",
     "gathers.py",
+    "contractions.py",
     "taps.py",
     "heads.py",
     "lists.py",
@@ -53,6 +56,7 @@ _REWRITING = (
     "packed.py",
     "expressions.py",
     "epilogues.py",
+    "joined.py",
     "scans.py",
     "weights.py",
     "decoding.py",
@@ -61,7 +65,7 @@ _REWRITING = (
 )
 _CALL = re.compile(
     r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)"
-    r"|torch\.ops\.kernelwright\.(convolution|mean_pool|max_pool|softmax|attention|decoding|distances|ranked|top|scatter|bags|count|packed|running_logsumexp|scan|gathered|sums)\.default)\("
+    r"|torch\.ops\.kernelwright\.(convolution|convolutions|mean_pool|max_pool|softmax|attention|decoding|distances|ranked|top|scatter|bags|count|packed|running_logsumexp|scan|gathered|contraction|sums)\.default)\("
 )
 _TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}
@@ -70,6 +74,7 @@ _OURS = {"bias_addmm": "addmm"}
 #: parameters.
 _FUNCTIONS = {
     "convolution": ("_after", "x, a, b"),
+    "convolutions": ("_after", "x, a, b"),
     "packed": ("_element", "row, j, first, there, row_there, p0, p1, p2, p3"),
     "scan": ("_state", ""),
     "attention": ("_weight", "x, m"),

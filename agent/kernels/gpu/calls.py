@@ -9,8 +9,9 @@ import torch
 
 from agent.kernels.gpu.attention import attention, attention_applies, weighed
 from agent.kernels.gpu.bags import sum_bags
+from agent.kernels.gpu.contractions import contracted
 from agent.kernels.gpu.convolutions import After, convolution
-from agent.kernels.gpu.direct import direct, direct_applies
+from agent.kernels.gpu.direct import MOST_OUTS, direct, direct_applies
 from agent.kernels.gpu.distances import distances
 from agent.kernels.gpu.gathered import multiply_gathered
 from agent.kernels.gpu.geometry import Pixels, geometry_of, stored_sizes
@@ -176,21 +177,68 @@ def _convolution(x, weight, bias, form, parts, after, one, two):
     x = x if after is None else x.contiguous()
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
     order = torch.contiguous_format if x.is_contiguous() else last
-    if not on_hopper(x.device):
-        return None
     if not x.is_contiguous(memory_format=order):
         return None
-    cudnn_s = _cudnn_s(x, outs, weight.shape[2:], out_sizes, form, parts)
-    is_direct = direct_applies(x, weight, transposed, out_sizes) and _direct_pays(
-        x, weight, out_sizes, cudnn_s
-    )
-    if not is_direct and not _convolution_pays(x, outs, weight.shape[2:], out_sizes, form, parts, cudnn_s):
+    way = _way(x, weight, out_sizes, form, parts, 0.0)
+    if way is None:
         return None
     after = _after(after, one, two, outs)
     out = torch.empty((x.shape[0], outs, *out_sizes), dtype=x.dtype, device=x.device, memory_format=order)
-    if is_direct:
-        return direct(x, weight, bias, stride, padding, dilation, out, after)
-    return convolution(x, weight, bias, stride, padding, dilation, transposed, out, parts, after)
+    return way(x, weight, bias, form, out, parts, after)
+
+
+def library_convolutions(inputs, which, weights, biases, forms, after):
+    """Convolutions side by side along channels, with the same pointwise operations behind each; contiguous.
+
+    Args:
+        which: the place among the inputs of what each takes. forms: of each one stride, padding and dilation.
+    """
+    axes, first = inputs[0].dim() - 2, 0
+    forms = [forms[place : place + axes] for place in range(0, len(forms), axes)]
+    sizes = _convolved(inputs[which[0]], weights[0], *forms[:3], False, [])
+    out = inputs[0].new_empty((inputs[0].shape[0], sum(one.shape[0] for one in weights), *sizes))
+    parts = 1 if torch.backends.cudnn.allow_tf32 else 2
+    for place, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        x, form = inputs[which[place]], (*forms[3 * place : 3 * place + 3], False, [0] * axes, 1)
+        part = out.narrow(1, first, weight.shape[0])
+        first += weight.shape[0]
+        if _convolution_beside(x, weight, bias, form, part, parts, after) is None:
+            made = torch.convolution(x, weight, bias, *form).contiguous()
+            part.copy_(made if after is None else After(after).apply(made))
+    return out
+
+
+@repeated
+def _convolution_beside(x, weight, bias, form, out, parts, after):
+    """One of these to its part of the output, or None where our kernels do not apply or are not expected to be faster."""
+    tensors = [x, weight, *([] if bias is None else [bias])]
+    if not all(each.is_cuda and each.dtype == torch.float32 for each in tensors) or not x.is_contiguous():
+        return None
+    # By cuDNN it would be read once more and written to its place.
+    way = _way(x, weight, out.shape[2:], form, parts, 8 * out.numel() / memory_rate(x.device))
+    return None if way is None else way(x, weight, bias, form, out, parts, After(after))
+
+
+def _way(x, weight, sizes, form, parts, spared_s):
+    """The function that computes a convolution in the least time, or None for cuDNN, besides which so many seconds would be spent."""
+    if not on_hopper(x.device):
+        return None
+    outs = weight.shape[1] if form[3] else weight.shape[0]
+    shape = x, outs, weight.shape[2:], sizes, form, parts
+    times = {
+        _directly: _direct_s(x, weight, sizes) if direct_applies(x, weight, form[3], sizes) else math.inf,
+        _by_products: _products_s(*shape),
+    }
+    way = min(times, key=times.get)
+    return way if times[way] < 0.95 * (_cudnn_s(*shape) + spared_s) else None
+
+
+def _directly(x, weight, bias, form, out, parts, after):
+    return direct(x, weight, bias, *form[:3], out, after)
+
+
+def _by_products(x, weight, bias, form, out, parts, after):
+    return convolution(x, weight, bias, *form[:4], out, parts, after)
 
 
 def library_mean_pool(x, taps, stride, padding, inside, divisor):
@@ -250,6 +298,14 @@ def library_gathered(weights, index, x):
         if out.numel() and x.numel()
         else out.zero_()
     )
+
+
+def library_contraction(equation, a, b, factor):
+    """The einsum of small matrices, see `contracted`; contiguous."""
+    given = [a, b] if factor is None else [a, b, factor]
+    if _multiplies(*given) and all(one.numel() for one in given):
+        return contracted(equation, a, b, factor)
+    return torch.einsum(equation, *given).contiguous()
 
 
 def library_sums(tensors, norm):
@@ -456,16 +512,17 @@ def _cudnn_s(x, outs, taps, sizes, form, parts):
     return seconds
 
 
-def _direct_pays(x, weight, sizes, cudnn_s):
-    """Whether `direct` is faster than cuDNN: 20 TFLOP/s (H200) with channels rounded up to a tile's, or 2.2 TB/s; one launch."""
-    places, outs = x.shape[0] * math.prod(sizes), max(4, 1 << (weight.shape[0] - 1).bit_length())
-    multiplying_s = 2 * places * outs * weight[0].numel() / 20e12
-    moving_s = 4 * (x.numel() + places * weight.shape[0]) / 2.2e12
-    return with_launches(max(multiplying_s, moving_s), 1) < 0.95 * cudnn_s
+def _direct_s(x, weight, sizes):
+    """Seconds of `direct`: 20 TFLOP/s (H200) with channels rounded up to a tile's, or 2.2 TB/s; one launch."""
+    places, outs = x.shape[0] * math.prod(sizes), weight.shape[0]
+    padded = -(-outs // MOST_OUTS) * MOST_OUTS if outs > MOST_OUTS else max(4, 1 << (outs - 1).bit_length())
+    multiplying_s = 2 * places * padded * weight[0].numel() / 20e12
+    moving_s = 4 * (x.numel() + places * outs) / 2.2e12
+    return with_launches(max(multiplying_s, moving_s), 1)
 
 
-def _convolution_pays(x, outs, taps, sizes, form, parts, cudnn_s):
-    """Whether implicit products are faster than cuDNN, by rates measured on an H100, and their copy of the input fits.
+def _products_s(x, outs, taps, sizes, form, parts):
+    """Seconds of implicit products with their launches, by rates measured on an H100; infinite where they do not fit.
 
     The copies of the input and the weights at the memory's rate; then the products, by `plan` or for few channels at 450 TFLOP/s of float16, or
     the patches' reads from L2 at 4 TB/s if that takes longer; the output at 2.2 TB/s; and 1.5 us for each kernel, of which a product
@@ -478,19 +535,19 @@ def _convolution_pays(x, outs, taps, sizes, form, parts, cudnn_s):
     images, channels = x.shape[:2]
     pixels, count, steps = images * math.prod(sizes), math.prod(taps), math.prod(stride)
     if min(x.numel(), pixels, outs) == 0 or images >= 1 << 16 or pixels >= 1 << 31:
-        return False
+        return math.inf
     if transposed and steps > MOST_RESIDUES:
-        return False
+        return math.inf
     geometry = geometry_of(x.shape[2:], sizes, taps, *form[:4], x.is_contiguous())
     lie = Pixels.of(channels, geometry, is_hopper=True)
     stored = math.prod(stored_sizes(x.shape[2:], geometry, lie.is_shared))
     # 32-bit offsets: of places, some beyond the last image, or of elements from a tile's first image.
     offsets = stored * (images if lie.is_shared else lie.channels * (128 * images // pixels + 2))
     if offsets >= (1 << 31) - (1 << 26):
-        return False
+        return math.inf
     packed_bytes, weights = images * stored * lie.channels * 2 * parts, channels * outs * count
     if packed_bytes > 16 * (x.numel() + pixels * outs) + (1 << 28):
-        return False
+        return math.inf
     ours_s = (8 * x.numel() + packed_bytes + 12 * weights) / memory_rate(x.device)
     columns = outs * geometry.wide
     for _, axes in geometry.products:
@@ -509,4 +566,4 @@ def _convolution_pays(x, outs, taps, sizes, form, parts, cudnn_s):
     if not (lie.is_shared and geometry.is_whole):  # `plan` counts its outputs; others are filled in before
         ours_s += 4 * pixels * outs / 2.2e12
     products = len(geometry.products)
-    return with_launches(ours_s + 1.5e-6 * (3 + 3 * products), 4 + 6 * products) < 0.95 * cudnn_s
+    return with_launches(ours_s + 1.5e-6 * (3 + 3 * products), 4 + 6 * products)

@@ -1,4 +1,4 @@
-"""Convolutions of few channels to few, by float32 multiply-adds: tensor cores would multiply tiles of which most are padding.
+"""Convolutions of few channels, by float32 multiply-adds: tensor cores would multiply tiles of which most are padding.
 
 A thread has several outputs of a place, all of the tile's channels, so that an input that it loads serves all of these. Nothing is
 copied, and the sums are those of a float32 convolution that adds its terms in their order.
@@ -12,8 +12,10 @@ import triton.language as tl
 from agent.kernels.gpu.hopper_convolutions import operand
 from agent.kernels.gpu.launching import launch
 
-#: Channels in and out, and taps along a row, whose loop is unrolled.
-MOST_DIRECT_IN, MOST_DIRECT_OUT, MOST_DIRECT_TAPS = 4, 16, 16
+#: Channels of a tile, and taps along a row, whose loop is unrolled.
+MOST_OUTS, MOST_DIRECT_TAPS = 16, 16
+#: Channels in, up to 16 of which become more than a tile's only where each is read once, at one tap.
+MOST_IN, MOST_IN_OF_ONE_TAP = 4, 16
 
 
 @triton.jit(do_not_specialize=["channels", "depth", "height", "out_d", "out_h", "pad_d", "pad_h", "pad_w"])
@@ -28,7 +30,7 @@ def _direct(x_ptr, w_ptr, bias_ptr, one_ptr, two_ptr, out_ptr, places, outs, cha
     w, h, d = column * stride_w - pad_w, row * stride_h - pad_h, slab * stride_d - pad_d
     first = tl.where(place < places, image * image_size + (d * height + h) * width + w, 0)
     at = x_ptr + first[:, None]
-    channel = tl.arange(0, OUTS)
+    channel = tl.program_id(1) * OUTS + tl.arange(0, OUTS)
     is_out = channel < outs
     w_at = w_ptr + (channel * (channels * taps_d * taps_h * TAPS_W))[None, :]
     total = tl.zeros((PLACES, OUTS), dtype=tl.float32)
@@ -72,12 +74,12 @@ def direct(x, weight, bias, stride, padding, dilation, out, after):
     # By trial on an H200: where there are few places, small tiles reach more multiprocessors.
     tile = 1024 if places > 1 << 18 else 256
     launch(
-        _direct, (-(-places // tile),), (x, weight, out if bias is None else bias, *after.tensors(out), out),
+        _direct, (-(-places // tile), -(-outs // MOST_OUTS)), (x, weight, out if bias is None else bias, *after.tensors(out), out),
         (
             places, outs, x.shape[1], *one, *x.shape[2:], *one, *out.shape[2:], *one, *stride, *none, *padding, *one, *dilation,
             *taps[:2], x.stride(0), out.stride(0), out.stride(1),
         ), TAPS_W=taps[2], PADDED=any(padding), HAS_BIAS=bias is not None, **after.constants(), PLACES=tile,
-            OUTS=max(4, triton.next_power_of_2(outs)),
+            OUTS=min(MOST_OUTS, max(4, triton.next_power_of_2(outs))),
     )  # fmt: skip
     return out
 
@@ -92,5 +94,5 @@ def direct_applies(x, weight, transposed, out_sizes):
         return False
     outs, places = weight.shape[0], math.prod(out_sizes)
     is_small = max(x[0].numel(), outs * places, x.shape[0] * places) < (1 << 31) - 1024
-    is_few = x.shape[1] <= MOST_DIRECT_IN and outs <= MOST_DIRECT_OUT and weight.shape[-1] <= MOST_DIRECT_TAPS
-    return is_few and is_small
+    is_few = x.shape[1] <= (MOST_IN if weight[0, 0].numel() > 1 else MOST_IN_OF_ONE_TAP)
+    return is_few and is_small and weight.shape[-1] <= MOST_DIRECT_TAPS

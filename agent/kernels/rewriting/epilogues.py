@@ -73,7 +73,10 @@ def pointwise_after(node: torch.fx.Node) -> tuple[torch.fx.Node, str, list[Any]]
 def joins(node: torch.fx.Node) -> bool:
     """Whether the compiler adds a bias to what uses this node: not where windows or calls read it, or nothing does."""
     return not any(
-        user.op == "output" or "pool" in operation(user) or operation(user) in CALLS for user in node.users
+        user.op == "output"
+        or any(word in operation(user) for word in ("pool", "kernelwright"))
+        or operation(user) in CALLS
+        for user in node.users
     )
 
 

@@ -12,12 +12,16 @@ _LIBRARY = torch.library.Library("kernelwright", "DEF")
 _CONVOLUTION = "Tensor x, Tensor weight, int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups"
 _LIBRARY.define(f"convolution({_CONVOLUTION}, Tensor? bias, str after, Tensor? one, Tensor? two) -> Tensor")
 _LIBRARY.define(
+    "convolutions(Tensor[] inputs, int[] which, Tensor[] weights, Tensor?[] biases, int[] forms, str after) -> Tensor"
+)
+_LIBRARY.define(
     "mean_pool(Tensor x, int[] taps, int[] stride, int[] padding, bool inside, int divisor) -> Tensor"
 )
 _LIBRARY.define("max_pool(Tensor x, int[] taps, int[] stride, int[] padding, int[] dilation) -> Tensor")
 _LIBRARY.define("softmax(Tensor x, bool log) -> Tensor")
 _LIBRARY.define("running_logsumexp(Tensor x) -> Tensor")
 _LIBRARY.define("gathered(Tensor weights, Tensor index, Tensor x) -> Tensor")
+_LIBRARY.define("contraction(str equation, Tensor a, Tensor b, Tensor? factor) -> Tensor")
 _LIBRARY.define("scan(Tensor x, Tensor? y, int dim, str joined, str first) -> Tensor")
 _LIBRARY.define(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? excluded, float? scale, bool causal, bool safe, str element) -> Tensor"
@@ -57,6 +61,21 @@ def _convolution(
     return x.new_empty(out.shape)
 
 
+@torch.library.register_fake("kernelwright::convolutions", lib=_LIBRARY)
+def _convolutions(
+    inputs: list[torch.Tensor],
+    which: Any,
+    weights: list[torch.Tensor],
+    biases: list[torch.Tensor | None],
+    forms: Any,
+    after: str,
+) -> torch.Tensor:
+    x, weight, axes = inputs[which[0]], weights[0], inputs[0].dim() - 2
+    form = [forms[place : place + axes] for place in range(0, 3 * axes, axes)]
+    out = aten.convolution(x, weight, None, *form, False, [0] * axes, 1)
+    return x.new_empty((x.shape[0], sum(one.shape[0] for one in weights), *out.shape[2:]))
+
+
 @torch.library.register_fake("kernelwright::mean_pool", lib=_LIBRARY)
 def _mean_pool(
     x: torch.Tensor, taps: Any, stride: Any, padding: Any, inside: bool, divisor: int
@@ -87,6 +106,16 @@ def _scan(x: torch.Tensor, y: torch.Tensor | None, dim: int, joined: str, first:
 @torch.library.register_fake("kernelwright::gathered", lib=_LIBRARY)
 def _gathered(weights: torch.Tensor, index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return x.new_empty((x.shape[0], weights.shape[1]))
+
+
+@torch.library.register_fake("kernelwright::contraction", lib=_LIBRARY)
+def _contraction(
+    equation: str, a: torch.Tensor, b: torch.Tensor, factor: torch.Tensor | None
+) -> torch.Tensor:
+    given, _, out = equation.partition("->")
+    of_a, of_b, *_ = given.split(",")
+    sizes = dict(zip(of_a + of_b, (*a.shape, *b.shape), strict=True))
+    return a.new_empty([sizes[at] for at in out])
 
 
 @torch.library.register_fake("kernelwright::attention", lib=_LIBRARY)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 
 from agent.kernels.rewriting.bags import bag_sums
+from agent.kernels.rewriting.contractions import contraction
 from agent.kernels.rewriting.decoding import decoding
 from agent.kernels.rewriting.epilogues import joins, pointwise_after
 from agent.kernels.rewriting.exchanges import exchanged
 from agent.kernels.rewriting.gathers import gathered_product
 from agent.kernels.rewriting.heads import shared_heads
+from agent.kernels.rewriting.inplace import without_writes
+from agent.kernels.rewriting.joined import joined_convolutions
 from agent.kernels.rewriting.lists import sums_of_many
 from agent.kernels.rewriting.matches import made_of
 from agent.kernels.rewriting.means import merged
@@ -25,6 +28,7 @@ from agent.kernels.rewriting.taps import short_convolution
 def rewrite(graph: torch.fx.GraphModule) -> int:
     """Replace the operations in place; returns how many were."""
     graph.graph.eliminate_dead_code()
+    without_writes(graph.graph)
     changed = doubled_scans(graph.graph)
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
@@ -43,6 +47,15 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
             changed += 1
         else:
             changed += exchanged(graph.graph, node) or order_statistic(graph.graph, node)
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function":
+            continue
+        if (found := contraction(graph.graph, node)) is not None:  # no part of an attention
+            replace(graph.graph, *found)
+            changed += 1
+        elif (joined := joined_convolutions(graph.graph, node)) is not None:
+            replace(graph.graph, node, joined)
+            changed += 1
     graph.graph.eliminate_dead_code()
     for node in list(graph.graph.nodes):
         made = made_of(node) if node.op == "call_function" else None

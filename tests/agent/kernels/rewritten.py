@@ -25,6 +25,17 @@ def convolution(*given):
         exec(statement, names)
     return names[result] if after else x
 
+def convolutions(inputs, which, weights, biases, forms, after):
+    made = calls.library_convolutions(inputs, which, weights, biases, forms, None)
+    return torch.cat([pointwise(after, part) for part in made.split([one.shape[0] for one in weights], 1)], 1)
+
+def pointwise(text, x):
+    names = {"x": x, "tl": tl}
+    *statements, result = text.split("; ")
+    for statement in statements:
+        exec(statement, names)
+    return names[result] if text else x
+
 def attention(q, k, v, excluded, scale, causal, safe, element):
     if not element:
         return calls.library_attention(q, k, v, excluded, scale, causal, safe)
@@ -46,6 +57,7 @@ def decoding(q, keys, values, excluded, bias, scale, safe, change, *computed):
 
 rewriting._LIBRARY.impl("decoding", decoding, "CPU")
 rewriting._LIBRARY.impl("convolution", convolution, "CPU")
+rewriting._LIBRARY.impl("convolutions", convolutions, "CPU")
 rewriting._LIBRARY.impl("attention", attention, "CPU")
 for name in ("max_pool", "distances", "ranked", "top", "running_logsumexp", "scatter", "count", "sums"):
     rewriting._LIBRARY.impl(name, getattr(calls, "library_" + name), "CPU")
@@ -62,7 +74,7 @@ with torch.no_grad():
     found = graph(*given, *state.values())
     same = [torch.allclose(a, b, atol=1e-5, rtol=1e-4, equal_nan=True) for a, b in zip(found, model(*given), strict=True)]
 called = [str(node.target).split(".")[1] for node in graph.graph.nodes if "kernelwright." in str(node.target)]
-nodes = [node for node in graph.graph.nodes if "kernelwright.convolution" in str(node.target)]
+nodes = [node for node in graph.graph.nodes if "kernelwright.convolution.default" in str(node.target)]
 print(json.dumps({
     "changed": changed,
     "same": same,

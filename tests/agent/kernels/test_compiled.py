@@ -20,6 +20,7 @@ from agent.compiler.inductor import CAPTURE_PROGRAM
 from agent.kernels.gpu import (
     attention,
     bags,
+    contractions,
     convolutions,
     direct,
     distances,
@@ -217,7 +218,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         convolutions._convolve,
         CONVOLUTION | {"CHANNELS": 32, "WIDE": 2, "BM": 64, "BN": 128, "BLOCK": 64},
         dict.fromkeys(("w_high_tiles", "w_low_tiles"), "tensordesc<fp16[128,64]>"),
-        {"num_warps": 4, "num_stages": 2},
+        {"num_warps": 4, "num_stages": 1},
     ),
     "convolution on Hopper": (
         hopper_convolutions._convolve_hopper,
@@ -243,7 +244,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         attention._attend,
         ATTENTION | {"ELEMENT": None},
         ATTENTION_TILES,
-        {"num_warps": 8, "num_stages": 2},
+        {"num_warps": 8, "num_stages": 1},
     ),
     "attention, streamed": (
         streamed._stream,
@@ -276,7 +277,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         attention._attend,
         ATTENTION | {"ELEMENT": _relu_of},
         ATTENTION_TILES,
-        {"num_warps": 8, "num_stages": 2},
+        {"num_warps": 8, "num_stages": 1},
     ),
     "packed images": (
         convolutions._pack,
@@ -347,6 +348,18 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         {"BM": 16, "BK": 512},
         {"index_ptr": "*i64"},
         {"num_warps": 4, "num_stages": 3},
+    ),
+    "contraction": (
+        contractions._contract,
+        {"HAS_FACTOR": True, "BM": 64, "BN": 64, "BK": 32, "a_m": 1, "b_n": 1, "out_n": 1},
+        {},
+        {"num_warps": 4, "num_stages": 1},
+    ),
+    "contraction of few columns": (
+        contractions._contract,
+        {"HAS_FACTOR": False, "BM": 16, "BN": 64, "BK": 32},
+        {},
+        {"num_warps": 4, "num_stages": 1},
     ),
     "scattered elements": (
         scatters._scatter_elements,
@@ -465,6 +478,7 @@ ABOVE_8 = (
     "transposed convolution",
     "attention",
     "attention of ReLU",
+    "contraction",
 )
 #: Compiled for all three by day; at night all are.
 SAMPLE = ("few rows", "window", "sums of lists")

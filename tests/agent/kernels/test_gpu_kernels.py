@@ -180,6 +180,11 @@ def few(name, x, w, bias, stride, padding, dilation, after=False):
         then = convolutions.After(functions.after, one, two)
         exact, float32 = (each.clamp(min=0) * one.view(-1, *[1] * dims) + two for each in (exact, float32))
     compare(name, direct.direct(x, w, bias, *form, torch.full_like(float32, 7.0), then), exact, float32)
+    if not after:  # among other channels of a larger tensor
+        whole = torch.full((exact.shape[0], exact.shape[1] + 3, *exact.shape[2:]), 7.0)
+        direct.direct(x, w, bias, *form, whole.narrow(1, 2, exact.shape[1]), then)
+        compare(name, whole.narrow(1, 2, exact.shape[1]), exact, float32)
+        assert (whole[:, :2] == 7.0).all() and (whole[:, -1] == 7.0).all()
 
 draw = torch.randn
 x = draw(2, 3, 7, 6, 9)
@@ -187,6 +192,8 @@ x[1, 1, 2, 2, 2], x[0, 0, 0, 0, 0] = float("inf"), float("nan")
 few("3-D, then operations", x, draw(5, 3, 2, 3, 3), draw(5), 2, 1, 2, after=True)
 few("2-D, tiles of several images", draw(3, 4, 13, 30), draw(16, 4, 3, 4), None, 1, 0, 1)
 few("1-D", draw(2, 1, 700), draw(1, 1, 5), draw(1), 3, 4, 1)
+few("several tiles of channels out", draw(2, 3, 9, 11), draw(37, 3, 3, 3), draw(37), 1, 1, 1, after=True)
+few("one tap", draw(2, 13, 9, 11), draw(40, 13, 1, 1), draw(40), 1, 0, 1)
 few("a row shorter than its taps", draw(2, 2, 5, 1), draw(3, 2, 1, 3), None, 1, 1, 1)
 print(json.dumps(found))
 """

@@ -72,7 +72,7 @@ def test_a_convolution_is_as_accurate_as_cudnn(transposed: bool, monkeypatch: py
     run, stride = (F.conv_transpose2d, 2) if transposed else (F.conv2d, 1)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "convolution", lambda *_: pytest.fail("cuDNN was called"))
-        patch.setattr(calls, "_convolution_pays", lambda *_: True)
+        patch.setattr(calls, "_products_s", lambda *_: 0.0)
         out = calls.library_convolution(
             x, w, stride=(stride, stride), padding=(1, 1), dilation=(1, 1), transposed=transposed, output_padding=(0, 0),
             groups=1, bias=None,
@@ -89,7 +89,7 @@ def test_a_transposed_convolution_of_a_long_stride_writes_each_place() -> None:
     torch.manual_seed(0)
     x, w = torch.randn(8, 256, 4096, device="cuda"), torch.randn(256, 128, 32, device="cuda")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calls, "_convolution_pays", lambda *_: True)
+        patch.setattr(calls, "_products_s", lambda *_: 0.0)
         out = calls.library_convolution(x, w, [16], [0], [1], True, [0], 1)
     exact = F.conv_transpose1d(x.double(), w.double(), None, 16)
     assert out.shape == exact.shape and error(out, exact) < 1e-6
@@ -159,13 +159,39 @@ def test_pointwise_operations_after_a_convolution(
     one = torch.randn(exact.shape if whole else (16, 1, 1, 1), device="cuda")
     two = None if whole else torch.randn(16, 1, 1, 1, device="cuda")
     exact = F.silu(exact) * one + (0.0 if two is None else two)
-    monkeypatch.setattr(calls, "_convolution_pays", lambda *_: pays)
+    monkeypatch.setattr(calls, "_products_s", lambda *_: 0.0 if pays else float("inf"))
     args = (x, w, [stride] * 3, [1] * 3, [dilation] * 3, transposed, [0] * 3, 1, bias)
     for _ in range(2):  # the second launch goes past Triton's look-ups
         got = calls.library_convolution(*args, _silu_and_more, one, two)
         finite = exact.isfinite()
         assert torch.equal(got.isnan(), exact.isnan()) and torch.equal(got.isfinite(), finite)
         assert error(got[finite], exact[finite]) < 1e-6
+
+
+@triton.jit
+def _relu(x, a, b):  # type: ignore[no-untyped-def]
+    return tl.where(x < 0.0, 0.0, x)
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_convolutions_side_by_side_write_to_one_tensor(pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By multiply-adds where channels are few, by tensor cores, and by cuDNN."""
+    from agent.kernels.gpu import calls
+
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 6, 90, 128, device="cuda"), torch.randn(64, 16, 180, 256, device="cuda")
+    weights = [torch.randn(*shape, device="cuda") for shape in ((40, 6, 1, 1), (64, 6, 3, 3), (24, 16, 3, 3))]
+    biases = [torch.randn(40, device="cuda"), None, torch.randn(24, device="cuda")]
+    forms = [1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1]
+    exact = [
+        F.conv2d(x.double(), weights[0].double(), biases[0].double()),
+        F.conv2d(x.double(), weights[1].double(), None, 1, 1),
+        F.conv2d(y.double(), weights[2].double(), biases[2].double(), 2, 1),
+    ]
+    monkeypatch.setattr(calls, "_products_s", lambda *_: 0.0 if pays else float("inf"))
+    for _ in range(3):
+        got = calls.library_convolutions([x, y], [0, 0, 1], weights, biases, forms, _relu)
+        assert error(got, torch.cat(exact, 1).relu()) < 1e-6
 
 
 @pytest.mark.parametrize("images", [8, 64])
@@ -181,7 +207,7 @@ def test_a_convolution_of_few_channels_adds_its_terms_in_float32(
     exact = F.conv3d(x.double(), w.double(), bias.double(), (1, 2, 1), 1)
     exact = F.silu(exact) * one.view(-1, 1, 1, 1) + two.view(-1, 1, 1, 1)
     monkeypatch.setattr(torch, "convolution", lambda *_: pytest.fail("cuDNN was called"))
-    monkeypatch.setattr(calls, "_convolution_pays", lambda *_: pytest.fail("tensor cores were asked for"))
+    monkeypatch.setattr(calls, "convolution", lambda *_: pytest.fail("tensor cores were asked for"))
     for _ in range(3):  # the third repeats the notes of the second
         got = calls.library_convolution(
             x, w, [1, 2, 1], [1] * 3, [1] * 3, False, [0] * 3, 1, bias, _silu_and_more, one, two
@@ -360,6 +386,25 @@ def test_gathered_matrices_are_multiplied_where_they_lie() -> None:
         exact = torch.bmm(weights.double()[index], x.double()[:, :, None])[:, :, 0]
         for _ in range(2):
             assert error(calls.library_gathered(weights, index, x), exact) < 3e-7
+
+
+@pytest.mark.parametrize("sizes", [(64, 2, 64, 8, 64, 16), (33, 3, 40, 5, 70, 17), (2, 1, 100, 3, 9, 128)])
+def test_einsums_of_small_matrices_have_the_accuracy_of_float32(sizes: tuple[int, ...]) -> None:
+    """States of a state-space model in chunks, where torch copies all inputs into another order."""
+    from agent.kernels.gpu import calls
+
+    torch.manual_seed(0)
+    batch, chunks, length, heads, dims, state = sizes
+    equation = "bclhn,bclhp,bhcl->bchpn"
+    given = [torch.rand(batch, chunks, length, heads, size, device="cuda") for size in (state, dims)]
+    given.append(torch.rand(batch, heads, chunks, length, device="cuda"))
+    exact = torch.einsum(equation, *(one.double() for one in given))
+    for _ in range(3):
+        assert error(calls.library_contraction(equation, *given), exact) < 3e-7
+    given[1][0, 0, 1, 1, 2], given[2][1, 2, 0, 3] = torch.inf, torch.nan
+    found, exact = calls.library_contraction(equation, *given), torch.einsum(equation, *given)
+    assert torch.equal(found.isnan(), exact.isnan()) and torch.equal(found.isinf(), exact.isinf())
+    assert torch.allclose(found, exact, rtol=1e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize("last", [True, False])

@@ -1,0 +1,91 @@
+"""Convolutions whose results lie side by side, and operations in place as new tensors: what is rewritten, to the same result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.agent.kernels.rewritten import rewritten
+
+MODULE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.near, self.wide = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 6, 3, padding=1)
+        self.far = nn.Conv2d(4, 5, 3, padding=2, dilation=2, bias=False)
+        self.groups = nn.Conv2d(3, 6, 3, padding=1, groups=3)
+        self.same = nn.Conv2d(3, 6, 3, padding="same")
+        self.line, self.lines = nn.Conv1d(3, 4, 3), nn.Conv1d(3, 2, 3)
+        self.square = nn.Conv2d(3, 3, 3, padding=1)
+        self.doubled = nn.Parameter(torch.randn(3, 1, 1, dtype=torch.float64))
+
+    def forward(self, x, y, line):
+        {body}
+
+
+def get_inputs():
+    return [torch.randn(2, 3, 9, 8), torch.randn(2, 4, 9, 8), torch.randn(2, 3, 11)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def of(folder: Path, body: str) -> tuple[list[str], list[str]]:
+    """What the library is called for, and which pointwise operations join convolutions, where the result is the same."""
+    folder.mkdir()
+    found = rewritten(folder, MODULE.format(body=body))
+    assert found["same"] and all(found["same"])
+    return found["library"], found["after"]
+
+
+def test_convolutions_side_by_side_are_one_operation(tmp_path: Path) -> None:
+    joined = [
+        "return (torch.cat([self.near(x), self.wide(x)], 1),)",
+        "return (torch.cat([F.relu(self.near(x), inplace=True), self.wide(x).relu_(), F.relu(self.far(y))], -3) * 2,)",
+        "return (torch.cat([self.lines(line).sigmoid(), self.line(line).sigmoid()], 1),)",
+    ]
+    for place, body in enumerate(joined):
+        assert of(tmp_path / str(place), body) == (["convolutions"], []), body
+
+
+def test_what_is_not_side_by_side_stays_apart(tmp_path: Path) -> None:
+    apart = [
+        "return (torch.cat([self.near(x), self.wide(x).relu()], 1),)",  # not the same behind each
+        "return (torch.cat([self.near(x), y], 1),)",  # no convolution
+        "near = self.near(x); return (torch.cat([near, self.wide(x)], 1), near)",  # used elsewhere, too
+        "return (torch.cat([self.square(x), self.square(x)], 2),)",  # rows
+        "return (torch.cat([F.gelu(self.near(x)), F.gelu(self.wide(x))], 1),)",  # too costly in a tile
+        "return (torch.cat([self.near(x) * y, self.near(x) * y], 1),)",  # another operand
+        "return (torch.cat([self.near(x)], 1),)",
+        "return (torch.cat([self.near(x), self.groups(x)], 1),)",
+        "return (torch.cat([self.near(x), self.same(x)], 1),)",
+        "return (torch.cat([self.near(x.transpose(2, 3)).transpose(2, 3), y], 1),)",
+    ]
+    for place, body in enumerate(apart):
+        assert "convolutions" not in of(tmp_path / str(place), body)[0], body
+
+
+def test_operations_in_place_join_a_convolution(tmp_path: Path) -> None:
+    relu = "t0 = tl.where(x < 0.0, 0.0, x); t0"
+    bodies = {
+        "return (self.square(x).relu_() * 1,)": "t0 = tl.where(x < 0.0, 0.0, x); t1 = t0 * 1.0; t1",
+        "made = self.square(x); made.relu_(); return (made,)": relu,
+        "made = self.square(x); made += x; made.relu_(); return (made,)": "t0 = x + a; t1 = tl.where(t0 < 0.0, 0.0, t0); t1",
+        # What the convolution gave before is used, too: of these nothing joins it.
+        "made = self.square(x); before = made * 2; made.relu_(); return (made + before,)": "t0 = x * 2.0; t1 = tl.where(x < 0.0, 0.0, x); t2 = t1 + t0; t2",
+        # A view sees the write, and so does what dropout gives in evaluation.
+        "made = self.square(x); seen = made.view(-1); made.relu_(); return (seen,)": "",
+        "made = self.square(x); F.dropout(made, training=False).relu_(); return (made,)": "",
+        "made = self.square(x); seen = F.dropout(made, training=False); made.relu_(); return (seen,)": "",
+        "made = self.square(x); made[:, 0].relu_(); return (made,)": "",
+        # In place, the result stays float32.
+        "return (self.square(x).mul_(self.doubled),)": "",
+    }
+    for place, (body, text) in enumerate(bodies.items()):
+        assert of(tmp_path / str(place), body) == (["convolution"], [text]), body
