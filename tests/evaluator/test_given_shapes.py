@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from evaluator.referee.judging import core as core_module
@@ -57,3 +60,15 @@ def test_a_task_with_very_many_open_shapes_is_closed(
     judged(core, 65, 66, 67)
     assert TASK.sha256 not in core._sessions
     assert judged(core, 64).verdict == "incorrect"
+
+
+def test_a_reference_that_has_served_and_dies_is_started_once_more(core: RefereeCore) -> None:
+    """A fault of the device may end it between two candidates, of which neither is to blame, nor is the task."""
+    assert judged(core, 64).verdict == "incorrect"
+    os.kill(core._sessions[TASK.sha256].process.pid, signal.SIGKILL)
+    assert judged(core, 65).verdict == "incorrect"
+
+
+def test_a_reference_that_fails_in_a_new_process_too_is_refused(core: RefereeCore) -> None:
+    assert judged(core, 64).verdict == "incorrect"
+    assert judged(core, 1 << 35).verdict == "task_rejected"

@@ -348,6 +348,11 @@ class RefereeCore:
                 return self._judge(_rest(request, took_s), progress)
             self._close_idle(in_use=0)
             return self._judge(_rest(request, took_s), progress, alone=True)
+        if evaluation.reference_failed and session.has_served and took_s < request.deadline_s:
+            # A fault of the device in one of its baselines shows in whatever the process does next.
+            _log.warning("%s; it is tried once more in a new process", verdict.reason)
+            return self._judge(_rest(request, took_s), progress, alone=alone)
+        session.has_served = session.has_served or not unusable
         return verdict
 
     def while_idle(self) -> None:

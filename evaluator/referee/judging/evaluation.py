@@ -72,6 +72,7 @@ class Evaluation:
         self._take_memory = take_memory
         self._alone = alone  #: No other evaluation computes on the device meanwhile.
         self.again = False  #: Memory ran out; try again with the device to itself.
+        self.reference_failed = False
         self.session = session
         self.request = request
         self.progress = progress
@@ -103,6 +104,7 @@ class Evaluation:
             ran_out = self.fleet.keeper is not None and failure.word == "out_of_memory"
             at_fault = not ran_out or self._was_at_fault(failure)
             if failure.role == "reference":
+                self.reference_failed = True
                 word = word if word == "not_judged" else "task_rejected"
                 reason = f"the reference itself failed: {reason}; {finding_of(failure).mending}"
             elif failure.role == "control":

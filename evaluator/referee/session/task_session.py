@@ -65,6 +65,8 @@ class TaskSession:
         self.ahead = CompileAhead(self, self.memory.compilers_bytes)
         #: Whether its process certainly comes from a fork server that has torch's compiler.
         self.has_compiler = fleet.has_compiler
+        #: Whether a candidate has been judged with it.
+        self.has_served = False
         self.process = self.start_process()
         try:
             answer = self.process.request_json(protocol.DESCRIBE, {}, _BUILD_SECONDS)
