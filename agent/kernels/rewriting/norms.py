@@ -4,6 +4,8 @@ The compiler divides a sum by its length, half a unit in the last place off. Wha
 eps^(-1/2) = 316, and a transformer's block with such rows was wrong in the fourth digit. The mean of what remains corrects it, in
 the same pass over memory where a row is read once.
 
+A BatchNorm that does not train is a factor and a sum of each channel, which join the convolution before it.
+
 A GroupNorm whose channels are averaged needs means and variances of channels alone: the group's follow from them, and the tensor is
 read once in place of twice.
 """
@@ -19,6 +21,7 @@ from agent.kernels.rewriting.nodes import (
     add_call,
     arguments_of,
     aten,
+    hint,
     is_written_between,
     only_used,
     operation,
@@ -27,6 +30,8 @@ from agent.kernels.rewriting.nodes import (
 
 #: The compiler reads longer rows again for each sum.
 MOST_ONCE = 1024
+#: Elements behind a convolution.
+LEAST_FIXED = 1 << 20
 
 
 def steady_norm(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
@@ -45,6 +50,33 @@ def steady_norm(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | N
         square = add_call(graph, aten.mul.Tensor, rest, rest)
         variance = add_call(graph, aten.mean.dim, square, [-1], True)
         return _affine(graph, _scaled(graph, rest, variance, given["eps"]), given)
+
+
+def fixed_norm(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
+    """What gives a BatchNorm's result behind a convolution from a factor and a sum of each channel, or None for other nodes."""
+    if operation(node) != "batch_norm" or not operation(only_used(node.args[0])).startswith("conv"):
+        return None
+    given = arguments_of(node)
+    x: Any = value_of(given["input"])
+    mean, variance = given["running_mean"], given["running_var"]
+    # Of a short one a kernel that makes the factors would take as long as what it spares.
+    if given["training"] or mean is None or hint(x.numel()) < LEAST_FIXED:
+        return None
+    values = [value_of(one) for one in (*node.args[:5], node) if one is not None]
+    if any(one.dtype != torch.float32 for one in values):
+        return None
+    with graph.inserting_before(node):
+        factor = add_call(graph, aten.rsqrt.default, add_call(graph, aten.add.Tensor, variance, given["eps"]))
+        if given["weight"] is not None:
+            factor = add_call(graph, aten.mul.Tensor, factor, given["weight"])
+        more = add_call(graph, aten.neg.default, add_call(graph, aten.mul.Tensor, mean, factor))
+        if given["bias"] is not None:
+            more = add_call(graph, aten.add.Tensor, more, given["bias"])
+        shape = [-1] + [1] * (x.dim() - 2)
+        factor, more = (add_call(graph, aten.view.default, one, shape) for one in (factor, more))
+        return add_call(
+            graph, aten.add.Tensor, add_call(graph, aten.mul.Tensor, given["input"], factor), more
+        )
 
 
 def mean_of_norm(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:

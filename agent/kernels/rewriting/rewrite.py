@@ -17,7 +17,7 @@ from agent.kernels.rewriting.lists import sums_of_many
 from agent.kernels.rewriting.matches import made_of
 from agent.kernels.rewriting.means import merged
 from agent.kernels.rewriting.nodes import arguments_of, aten, laid_out, replace, same_sizes
-from agent.kernels.rewriting.norms import mean_of_norm, steady_norm
+from agent.kernels.rewriting.norms import fixed_norm, mean_of_norm, steady_norm
 from agent.kernels.rewriting.orders import order_statistic
 from agent.kernels.rewriting.packed import packed_linear
 from agent.kernels.rewriting.scans import doubled_scans
@@ -34,7 +34,7 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
         if node.op != "call_function":
             continue
         rules = (
-            merged, steady_norm, mean_of_norm, bag_sums, scattering, decoding, shared_heads, packed_linear, gathered_product, short_convolution,
+            merged, steady_norm, fixed_norm, mean_of_norm, bag_sums, scattering, decoding, shared_heads, packed_linear, gathered_product, short_convolution,
             sums_of_many,
         )  # fmt: skip
         better = next((new for rule in rules if (new := rule(graph.graph, node)) is not None), None)

@@ -63,7 +63,7 @@ for name in ("max_pool", "distances", "ranked", "top", "running_logsumexp", "sca
     rewriting._LIBRARY.impl(name, getattr(calls, "library_" + name), "CPU")
 torch.manual_seed(0)
 model = reference.Model().eval().requires_grad_(False)
-given, state = reference.get_inputs(), dict(model.named_parameters())
+given, state = reference.get_inputs(), dict(model.named_parameters()) | dict(model.named_buffers())
 
 def flat(*values):
     return torch.func.functional_call(model, dict(zip(state, values[len(given):])), values[: len(given)])

@@ -89,3 +89,47 @@ def test_operations_in_place_join_a_convolution(tmp_path: Path) -> None:
     }
     for place, (body, text) in enumerate(bodies.items()):
         assert of(tmp_path / str(place), body) == (["convolution"], [text]), body
+
+
+NORMED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 40, 3, padding=1), nn.Conv2d(40, 4, 1)
+        self.norm, self.plain = nn.BatchNorm2d(40), nn.BatchNorm2d(40, affine=False)
+        self.alone = nn.BatchNorm2d(3)
+        for norm in (self.norm, self.plain, self.alone):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2.0)
+        self.norm.weight.data.normal_()
+        self.norm.bias.data.normal_()
+
+    def forward(self, x):
+        few = self.norm(self.first(x[:1, :, :9, :9].contiguous()))
+        return (
+            self.second(F.relu(self.norm(self.first(x)), inplace=True)), self.second(self.plain(self.first(x))),
+            self.norm(self.first(x)) + 1.0, self.alone(x), few,
+        )
+
+
+def get_inputs():
+    return [torch.randn(2, 3, 120, 120)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_fixed_batch_norm_joins_the_convolution_before_it(tmp_path: Path) -> None:
+    found = rewritten(tmp_path, NORMED)
+    assert found["same"] == [True] * 5
+    scaled = "t0 = x * a; t1 = t0 + b"
+    relu = "t2 = tl.where(t1 < 0.0, 0.0, t1)"
+    texts = [f"{scaled}; {relu}; t2", "", f"{scaled}; t1", "", f"{scaled}; t2 = t1 + 1.0; t2", ""]
+    assert sorted(found["after"]) == sorted(texts)
