@@ -225,6 +225,8 @@ def attempt(
     code = graph.code
     # Inductor's choice of layouts for convolutions is made for TF32; in float32, cuDNN is up to three times slower with it.
     settings = {**SETTINGS, **({"layout_optimization": False} if device.type == "cuda" else {})}
+    if symbolic:  # it tries padded products on the GPU meanwhile, at sizes that it makes numbers of
+        settings["shape_padding"] = False
     every = tree_leaves([*tensors.values(), *state.values()])
     saved: dict[str, Any] = {}
     parts = [graph]

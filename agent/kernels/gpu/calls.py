@@ -302,10 +302,10 @@ def library_gathered(weights, index, x):
 
 def library_contraction(equation, a, b, factor):
     """The einsum of small matrices, see `contracted`; contiguous."""
-    given = [a, b] if factor is None else [a, b, factor]
+    given, out = [a, b] if factor is None else [a, b, factor], None
     if _multiplies(*given) and all(one.numel() for one in given):
-        return contracted(equation, a, b, factor)
-    return torch.einsum(equation, *given).contiguous()
+        out = contracted(equation, a, b, factor)
+    return torch.einsum(equation, *given).contiguous() if out is None else out
 
 
 def library_sums(tensors, norm):
@@ -488,7 +488,7 @@ def _cudnn_s(x, outs, taps, sizes, form, parts):
 
     38 TFLOP/s, less where few terms are summed or few channels come out; two thirds with a stride; 22 in transposed ones, 12 in 3-D, and
     with a stride there 0.8e12 taps a second, 32 channels at a time; about twice these in TF32. It adds an output's terms one after the
-    other, which takes 4 us and 23 ns for each, however few outputs there are.
+    other, which takes 4 us and 23 ns for each, however few outputs there are. With one tap it moves 2.2 TB/s, and spends 40 ps on a pixel.
 
     Args:
         taps, sizes: of the weights' and the output's axes. form: see `_convolution`.
@@ -509,16 +509,18 @@ def _cudnn_s(x, outs, taps, sizes, form, parts):
     seconds = max(seconds, 4 * (x.numel() + pixels * outs + channels * outs * count) / memory_rate(x.device))
     if parts == 2 and not transposed:
         seconds = max(seconds, 4e-6 + 23e-9 * channels * count)
+        if count == 1:
+            seconds = max(seconds, 4 * (x.numel() + pixels * outs) / 2.2e12 + 40e-12 * pixels)
     return seconds
 
 
 def _direct_s(x, weight, sizes):
-    """Seconds of `direct`: 20 TFLOP/s (H200) with channels rounded up to a tile's, or 2.2 TB/s; one launch."""
+    """Seconds of `direct` with its launch: 20 TFLOP/s with channels rounded up to a tile's, or 2.2 TB/s; 17 and 1.6 of several tiles (H200)."""
     places, outs = x.shape[0] * math.prod(sizes), weight.shape[0]
+    rate, moved = (20e12, 2.2e12) if outs <= MOST_OUTS else (17e12, 1.6e12)
     padded = -(-outs // MOST_OUTS) * MOST_OUTS if outs > MOST_OUTS else max(4, 1 << (outs - 1).bit_length())
-    multiplying_s = 2 * places * padded * weight[0].numel() / 20e12
-    moving_s = 4 * (x.numel() + places * outs) / 2.2e12
-    return with_launches(max(multiplying_s, moving_s), 1)
+    multiplying_s = 2 * places * padded * weight[0].numel() / rate
+    return with_launches(max(multiplying_s, 4 * (x.numel() + places * outs) / moved), 1)
 
 
 def _products_s(x, outs, taps, sizes, form, parts):

@@ -1,46 +1,28 @@
 """Sums of products of many small matrices, as in an einsum, bound by memory: operands are read where they lie.
 
 torch copies operands whose axes lie in another order than cuBLAS takes, and multiplies by a factor in a pass of its own. Here each
-program has a tile of one product: it reads both operands once, multiplies one by the factor, splits them in registers (`parts.py`) and
-sums three tensor-core products.
+program has a tile of one product, reads both operands once, multiplies one by the factor, and sums three products of their TF32 parts.
+No scale is needed for these, which took as long as everything else; each sum of 32 terms is added to the rest with rounding.
 """
 
 import triton
 import triton.language as tl
 
 from agent.kernels.gpu.launching import launch, repeated
-from agent.kernels.gpu.parts import in_parts
 
 
 @triton.jit
 def _place(batch, s1, s2, s3, t0, t1, t2, t3):
     """Where a tensor's matrix begins, from the sizes of the last three batch axes and its strides along all four."""
-    return (
-        (batch // s3 // s2 // s1) * t0
-        + (batch // s3 // s2 % s1) * t1
-        + (batch // s3 % s2) * t2
-        + (batch % s3) * t3
-    )
-
-
-@triton.jit
-def _terms(a_ptr, factor_ptr, b_ptr, row, col, first, m, n, ks, a_k, a_m, factor_k, factor_m, b_k, b_n,
-           HAS_FACTOR: tl.constexpr, BK: tl.constexpr):  # fmt: skip
-    """BK terms of a (k, m), times the factor, and of b (k, n)."""
-    k = first + tl.arange(0, BK)
-    of_a, of_b = (k < ks)[:, None] & (row < m)[None, :], (k < ks)[:, None] & (col < n)[None, :]
-    k, row, col = k.to(tl.int64)[:, None], row.to(tl.int64)[None, :], col.to(tl.int64)[None, :]
-    a = tl.load(a_ptr + k * a_k + row * a_m, mask=of_a, other=0.0)
-    if HAS_FACTOR:
-        a *= tl.load(factor_ptr + k * factor_k + row * factor_m, mask=of_a, other=0.0)
-    return a, tl.load(b_ptr + k * b_k + col * b_n, mask=of_b, other=0.0)
+    first, second, third = batch // s3 // s2 // s1, batch // s3 // s2 % s1, batch // s3 % s2
+    return first * t0 + second * t1 + third * t2 + (batch % s3) * t3
 
 
 @triton.jit(do_not_specialize=["ks", "s1", "s2", "s3"])
 def _contract(a_ptr, factor_ptr, b_ptr, out_ptr, m, n, ks, s1, s2, s3, a0, a1, a2, a3, a_k, a_m, factor0, factor1, factor2, factor3,
               factor_k, factor_m, b0, b1, b2, b3, b_k, b_n, out0, out1, out2, out3, out_m, out_n,
               HAS_FACTOR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):  # fmt: skip
-    """One tile of one product; by float32 multiply-adds where no scale holds its values."""
+    """One tile of one product."""
     n_tiles = tl.cdiv(n, BN)
     tiles = tl.cdiv(m, BM) * n_tiles
     batch, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
@@ -49,34 +31,31 @@ def _contract(a_ptr, factor_ptr, b_ptr, out_ptr, m, n, ks, s1, s2, s3, a0, a1, a
     factor_ptr += _place(batch, s1, s2, s3, factor0, factor1, factor2, factor3)
     b_ptr += _place(batch, s1, s2, s3, b0, b1, b2, b3)
     total = tl.zeros((BM, BN), dtype=tl.float32)
-    a_fit, b_fit = tl.full((BM,), 1, dtype=tl.int32), tl.full((BN,), 1, dtype=tl.int32)
     for first in tl.range(0, ks, BK):
-        a, b = _terms(a_ptr, factor_ptr, b_ptr, row, col, first, m, n, ks, a_k, a_m, factor_k, factor_m, b_k, b_n, HAS_FACTOR, BK)  # fmt: skip
-        a_high, a_low, a_scale, a_fits = in_parts(a, 0)
-        b_high, b_low, b_scale, b_fits = in_parts(b, 0)
-        part = tl.dot(a_low.T, b_high)
-        part = tl.dot(a_high.T, b_low, part)
-        part = tl.dot(a_high.T, b_high, part)
-        # One after the other: the scales' product may be too small for a float32.
-        total += part * a_scale[:, None] * b_scale[None, :]
-        a_fit, b_fit = tl.minimum(a_fit, a_fits), tl.minimum(b_fit, b_fits)
-    if tl.minimum(tl.min(a_fit, axis=0), tl.min(b_fit, axis=0)) == 0:
-        total = tl.zeros((BM, BN), dtype=tl.float32)
-        for first in tl.range(0, ks, 16):
-            a, b = _terms(a_ptr, factor_ptr, b_ptr, row, col, first, m, n, ks, a_k, a_m, factor_k, factor_m, b_k, b_n, HAS_FACTOR, 16)  # fmt: skip
-            total = tl.dot(a.T, b, total, input_precision="ieee")
+        k = first + tl.arange(0, BK)
+        of_a = (k < ks)[:, None] & (row < m)[None, :]
+        a = tl.load(a_ptr + k[:, None] * a_k + row[None, :] * a_m, mask=of_a, other=0.0)
+        if HAS_FACTOR:
+            a *= tl.load(factor_ptr + k[:, None] * factor_k + row[None, :] * factor_m, mask=of_a, other=0.0)
+        of_b = (k < ks)[:, None] & (col < n)[None, :]
+        b = tl.load(b_ptr + k[:, None] * b_k + col[None, :] * b_n, mask=of_b, other=0.0)
+        total += tl.dot(a.T, b, input_precision="tf32x3")
     to = out_ptr + _place(batch, s1, s2, s3, out0, out1, out2, out3)
-    to += row.to(tl.int64)[:, None] * out_m + col.to(tl.int64)[None, :] * out_n
-    tl.store(to, total, mask=(row < m)[:, None] & (col < n)[None, :])
+    tl.store(
+        to + row[:, None] * out_m + col[None, :] * out_n, total, mask=(row < m)[:, None] & (col < n)[None, :]
+    )
 
 
 @repeated
 def contracted(equation, a, b, factor):
-    """torch.einsum(equation, a, b) or, with a factor, torch.einsum(equation, a, b, factor), next to one another; float32.
+    """torch.einsum(equation, a, b) or, with a factor, torch.einsum(equation, a, b, factor); contiguous float32.
 
     Args:
         equation: a and b have up to four axes of the result together, one summed axis, and each one of the result apart; the factor
             has some of a's.
+
+    Returns:
+        None for tensors whose places need 64 bits.
     """
     given, _, letters = equation.partition("->")
     of_a, of_b, *of_factor = given.split(",")
@@ -86,6 +65,12 @@ def contracted(equation, a, b, factor):
     batch = ["", "", "", ""][len(batch) :] + batch
     sizes = dict(zip(of_a + of_b, (*a.shape, *b.shape), strict=True)) | {"": 1}
     out = a.new_empty([sizes[axis] for axis in letters])
+    places = [
+        sum((size - 1) * step for size, step in zip(one.shape, one.stride(), strict=True))
+        for one in (a, b, out)
+    ]
+    if max(places) >= 1 << 31:
+        return None
     m, n, ks = sizes[of_m], sizes[of_n], sizes[summed]
     tile_m, tile_n = (max(16, min(64, triton.next_power_of_2(size))) for size in (m, n))
 
@@ -101,6 +86,7 @@ def contracted(equation, a, b, factor):
             m, n, ks, *(sizes[axis] for axis in batch[1:]), *strides(a, of_a, (summed, of_m)), *factor_strides,
             *strides(b, of_b, (summed, of_n)), *strides(out, letters, (of_m, of_n)),
         ),
-        HAS_FACTOR=bool(of_factor), BM=tile_m, BN=tile_n, BK=16 if ks <= 16 else 32, num_warps=4, num_stages=1,
+        HAS_FACTOR=bool(of_factor), BM=tile_m, BN=tile_n, BK=16 if ks <= 16 else 32, num_warps=4,
+        num_stages={16: 3, 32: 2}.get(tile_m, 1),  # by trial on an H200
     )  # fmt: skip
     return out

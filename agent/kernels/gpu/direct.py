@@ -14,8 +14,8 @@ from agent.kernels.gpu.launching import launch
 
 #: Channels of a tile, and taps along a row, whose loop is unrolled.
 MOST_OUTS, MOST_DIRECT_TAPS = 16, 16
-#: Channels in, up to 16 of which become more than a tile's only where each is read once, at one tap.
-MOST_IN, MOST_IN_OF_ONE_TAP = 4, 16
+#: Channels in, and where each is read once, at one tap. With 16 of one tap it is slower than cuDNN.
+MOST_IN, MOST_IN_OF_ONE_TAP = 4, 8
 
 
 @triton.jit(do_not_specialize=["channels", "depth", "height", "out_d", "out_h", "pad_d", "pad_h", "pad_w"])

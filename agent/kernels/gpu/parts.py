@@ -34,16 +34,6 @@ def power_of_two(exponent):
 
 
 @triton.jit
-def in_parts(x, AXIS: tl.constexpr):
-    """High and low float16 parts of x with a scale for what lies along an axis, the inverse scales, and whether they exist."""
-    exponent, fits = scale_exponent(tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=AXIS))
-    scaled = x * tl.expand_dims(power_of_two(13 - exponent), AXIS)
-    high = scaled.to(tl.float16)
-    low = (scaled - high.to(tl.float32)).to(tl.float16)
-    return high, low, power_of_two(exponent - 13), fits.to(tl.int32)
-
-
-@triton.jit
 def scale_pitch(rows):
     """How many scales lie between those of two blocks of k."""
     return tl.cdiv(rows, SCALE_ROWS) * SCALE_ROWS

@@ -14,11 +14,21 @@ import triton.language as tl
 
 from agent.kernels.gpu.attention import LARGEST_SCORE, exponentials, in_bytes
 from agent.kernels.gpu.launching import launch
-from agent.kernels.gpu.parts import in_parts
+from agent.kernels.gpu.parts import power_of_two, scale_exponent
 from agent.kernels.gpu.products import four_of, processors, with_launches
 
 MOST_ROWS = 16  # with 64, splitting takes as long as torch's whole attention
 MOST_THIN_ROWS, MOST_THIN_DIMS = 4, 128  # a thread has registers for no more sums
+
+
+@triton.jit
+def _in_parts(x, AXIS: tl.constexpr):
+    """High and low float16 parts of x with a scale for what lies along an axis, the inverse scales, and whether they exist."""
+    exponent, fits = scale_exponent(tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=AXIS))
+    scaled = x * tl.expand_dims(power_of_two(13 - exponent), AXIS)
+    high = scaled.to(tl.float16)
+    low = (scaled - high.to(tl.float32)).to(tl.float16)
+    return high, low, power_of_two(exponent - 13), fits.to(tl.int32)
 
 
 @triton.jit
@@ -92,7 +102,7 @@ def _stream(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr, par
     there = (row < rows)[:, None] & (dim < dims)[None, :]
     q_at = batch * q_batch + of_head * q_head + query * q_row
     q = tl.load((q_ptr + q_at)[:, None] + dim[None, :], mask=there, other=0.0)
-    qh, ql, q_scale, q_fit = in_parts(q, 1)
+    qh, ql, q_scale, q_fit = _in_parts(q, 1)
     q_scale *= scale
     largest = tl.full((ROWS,), float("-inf"), dtype=tl.float32)
     # Of each place of a step; together at the end, since a reduction is a wait for all threads.
@@ -118,7 +128,7 @@ def _stream(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr, par
         if EXACT:
             score = tl.dot(q, k.T, input_precision="ieee") * scale
         else:
-            kh, kl, k_scale, fits = in_parts(k, 1)
+            kh, kl, k_scale, fits = _in_parts(k, 1)
             k_fit = tl.minimum(k_fit, fits)
             score = tl.dot(ql, kh.T)
             score = tl.dot(qh, kl.T, score)
@@ -135,7 +145,7 @@ def _stream(q_ptr, k_ptr, k1, k2, k3, v_ptr, v1, v2, v3, mask_ptr, bias_ptr, par
             p *= 4096.0
             ph = p.to(tl.float16)
             pl = (p - ph.to(tl.float32)).to(tl.float16)
-            vh, vl, v_scale, fits = in_parts(v, 0)
+            vh, vl, v_scale, fits = _in_parts(v, 0)
             v_fit = tl.minimum(v_fit, fits)
             part = tl.dot(pl, vh)
             part = tl.dot(ph, vl, part)

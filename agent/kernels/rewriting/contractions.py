@@ -45,7 +45,7 @@ def contraction(graph: torch.fx.Graph, node: torch.fx.Node) -> tuple[torch.fx.No
     if len(summed) != 1:
         return None
     sizes = _sizes(operands, axes)
-    roles = _roles(left, out, *summed)
+    roles = _roles(left, out, *summed, sizes)
     is_weighted = _is_weighted(left) and hint(sizes[min(summed)]) <= MOST_WEIGHTED
     if not is_weighted and (roles is None or not _pays(operands, left, out, roles, sizes)):
         return None
@@ -102,14 +102,15 @@ def _is_weighted(axes: list[str]) -> bool:
     return len(axes) == 2 and (set(axes[0]) <= set(axes[1]) or set(axes[1]) <= set(axes[0]))
 
 
-def _roles(axes: list[str], out: str, summed: str) -> list[int] | None:
-    """Which operands are multiplied, and which one the first is multiplied by before, if there is a third."""
+def _roles(axes: list[str], out: str, summed: str, sizes: dict[str, Any]) -> list[int] | None:
+    """Which operands are multiplied, and which one the first is multiplied by before, if there is a third; few rows first."""
+    found = []
     for roles in permutations(range(len(axes))):
         a, b, *factor = (set(axes[place]) for place in roles)
         is_product = summed in a & b and len(a - b) == len(b - a) == 1 and len(a & b) <= MOST_BATCH_AXES + 1
         if is_product and all(one <= a for one in factor) and set(out) == (a | b) - {summed}:
-            return list(roles)
-    return None
+            found.append((hint(sizes[min(a - b)]), list(roles)))
+    return min(found)[1] if found else None
 
 
 def _pays(operands: list[Any], axes: list[str], out: str, roles: list[int], sizes: dict[str, Any]) -> bool:

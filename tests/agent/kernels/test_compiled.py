@@ -359,7 +359,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         contractions._contract,
         {"HAS_FACTOR": False, "BM": 16, "BN": 64, "BK": 32},
         {},
-        {"num_warps": 4, "num_stages": 1},
+        {"num_warps": 4, "num_stages": 3},
     ),
     "scattered elements": (
         scatters._scatter_elements,

@@ -193,7 +193,7 @@ few("3-D, then operations", x, draw(5, 3, 2, 3, 3), draw(5), 2, 1, 2, after=True
 few("2-D, tiles of several images", draw(3, 4, 13, 30), draw(16, 4, 3, 4), None, 1, 0, 1)
 few("1-D", draw(2, 1, 700), draw(1, 1, 5), draw(1), 3, 4, 1)
 few("several tiles of channels out", draw(2, 3, 9, 11), draw(37, 3, 3, 3), draw(37), 1, 1, 1, after=True)
-few("one tap", draw(2, 13, 9, 11), draw(40, 13, 1, 1), draw(40), 1, 0, 1)
+few("one tap", draw(2, 7, 9, 11), draw(40, 7, 1, 1), draw(40), 1, 0, 1)
 few("a row shorter than its taps", draw(2, 2, 5, 1), draw(3, 2, 1, 3), None, 1, 1, 1)
 print(json.dumps(found))
 """

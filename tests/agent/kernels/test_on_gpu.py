@@ -388,7 +388,9 @@ def test_gathered_matrices_are_multiplied_where_they_lie() -> None:
             assert error(calls.library_gathered(weights, index, x), exact) < 3e-7
 
 
-@pytest.mark.parametrize("sizes", [(64, 2, 64, 8, 64, 16), (33, 3, 40, 5, 70, 17), (2, 1, 100, 3, 9, 128)])
+@pytest.mark.parametrize(
+    "sizes", [(64, 2, 64, 8, 64, 16), (33, 3, 40, 5, 70, 17), (2, 1, 100, 3, 9, 128), (9, 2, 64, 4, 64, 64)]
+)
 def test_einsums_of_small_matrices_have_the_accuracy_of_float32(sizes: tuple[int, ...]) -> None:
     """States of a state-space model in chunks, where torch copies all inputs into another order."""
     from agent.kernels.gpu import calls
