@@ -422,7 +422,7 @@ def test_the_second_look_needs_time_that_is_left(
     class Crowded:
         """The card is full the first time."""
 
-        again, waited_s = "", waited
+        again, waited_s, reference_failed = "", waited, False
 
         def __init__(self, *_: Any, alone: bool, **_more: Any) -> None:
             told.append(alone)
@@ -448,6 +448,7 @@ def test_the_second_look_needs_time_that_is_left(
     core.fleet = SimpleNamespace(environment=dict, gpu=True, memory_parts=parts)
     core.session = lambda *_: SimpleNamespace(
         process=SimpleNamespace(expires_at=0.0),
+        has_served=False,
         shapes={},
         close=lambda: None,
         memory=SimpleNamespace(parts=core._needs_parts.get(task.sha256, had)),
