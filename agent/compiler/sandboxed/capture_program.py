@@ -225,8 +225,6 @@ def attempt(
     code = graph.code
     # Inductor's choice of layouts for convolutions is made for TF32; in float32, cuDNN is up to three times slower with it.
     settings = {**SETTINGS, **({"layout_optimization": False} if device.type == "cuda" else {})}
-    if symbolic:  # it tries padded products on the GPU meanwhile, at sizes that it makes numbers of
-        settings["shape_padding"] = False
     every = tree_leaves([*tensors.values(), *state.values()])
     saved: dict[str, Any] = {}
     parts = [graph]
@@ -260,10 +258,10 @@ def attempt(
     for place, tensor in enumerate(every):
         for axis, size in enumerate(tensor.shape):
             sizes.setdefault(expression(size), f"shapes[{place}][{axis}]")
-    guards = [guard.expr for guard in env.guards]
-    mentioned = {
-        str(name) for name in [*env.var_to_range, *(name for one in guards for name in one.free_symbols)]
-    }
+    # A branch or the compiler may have made a number of a symbol: the code serves that size alone, and any of the others.
+    ranges = {name: bound for name, bound in env.var_to_range.items() if env.replace(name) == name}
+    guards = [one for guard in env.guards if (one := env.replace(guard.expr)) is not sympy.true]
+    mentioned = {str(name) for name in [*ranges, *(name for one in guards for name in one.free_symbols)]}
     if not mentioned <= set(sizes):
         raise ValueError(f"the size {min(mentioned - set(sizes))} cannot be read off the inputs")
     conditions = [f"made_with == {text(dict(made_with.arguments))}"]
@@ -278,7 +276,7 @@ def attempt(
         conditions.append(f"[*map(type, others)] == [{', '.join(kinds)}]")
         conditions.append(f"others == ({', '.join(others.values())},)")
     conditions += ["training" if training else "not training"] * (code != other)
-    conditions += [f"{bound.lower} <= {name} <= {bound.upper}" for name, bound in env.var_to_range.items()]
+    conditions += [f"{bound.lower} <= {name} <= {bound.upper}" for name, bound in ranges.items()]
     conditions += [PythonPrinter().doprint(one) for one in guards]
     return {
         "torch": torch.__version__,

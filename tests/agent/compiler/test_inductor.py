@@ -117,6 +117,48 @@ def test_code_with_symbols_serves_a_batch_of_one_unless_size_1_changes_the_resul
     assert answer == {"reached": reached, "right": {"1": True, "5": True}}
 
 
+# A branch that makes a number of one size and has another size equal a third.
+BRANCHES = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        out = x * 2 if x.shape[1] == 12 else x * 3
+        return out + 1 if y.shape == x.shape else out
+
+
+def get_init_inputs():
+    return []
+
+
+def get_inputs(batch=8, wide=12, rows=8):
+    return [torch.randn(batch, wide), torch.randn(rows, 12)]
+"""
+
+RUN_BRANCHES = """
+import json, torch, reference, candidate
+reached, right = [], []
+code = candidate.call
+candidate.call = lambda given: (reached.append(sizes), code(given))[1]
+for sizes in ((8, 12, 8), (5, 12, 5), (5, 12, 6), (5, 13, 5)):
+    x, y = torch.randn(*sizes[:2]), torch.randn(sizes[2], 12)
+    right.append(torch.equal(candidate.ModelNew()(x, y), reference.Model()(x, y)))
+print(json.dumps({"reached": reached, "right": right}))
+"""
+
+
+def test_a_size_that_a_branch_fixes_leaves_the_others_free(tmp_path: Path) -> None:
+    dims = {
+        name: {"min": 1, "max": 64, "multiple_of": 1, "default": default}
+        for name, default in (("batch", 8), ("wide", 12), ("rows", 8))
+    }
+    captured = capture_text(tmp_path / "capture", BRANCHES, dims)
+    (tmp_path / "reference.py").write_text(BRANCHES)
+    (tmp_path / "candidate.py").write_text(assemble(captured, BRANCHES, "branches"))
+    assert run_program(tmp_path, RUN_BRANCHES) == {"reached": [[8, 12, 8], [5, 12, 5]], "right": [True] * 4}
+
+
 LISTS = """
 import torch
 from torch import nn
