@@ -68,7 +68,7 @@ class ModelPart(Part):
     """The model to begin with: exactly one of a checkpoint and a fresh model.
 
     Attributes:
-        path: a checkpoint's folder, or a name on a hub; a stage of a list may leave it to the stage before it.
+        path: a checkpoint's folder, a GGUF file, or a name on a hub; a stage of a list may leave it to the stage before it.
         fresh: settings of a model that is made from nothing, as transformers' config classes take them, with `model_type`.
         train: all weights, or low-rank adapters beside them.
         lora_rank: of the adapters.

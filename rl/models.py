@@ -28,6 +28,7 @@ from agent.messages import Message
 from rl.checkpoints import BASE, FINAL, replaced, unwritable
 from rl.config import ModelPart, Stage
 from rl.errors import ConfigError, NoRoom
+from rl.gguf_models import is_gguf
 from rl.prompts import as_text
 
 #: They look like chat markers, so untrusted text that contains them is never shown or taught (`agent.prompts.markers`).
@@ -96,6 +97,10 @@ def load_tokenizer(path: str) -> Any:
     Raises:
         ConfigError: it cannot be loaded.
     """
+    if is_gguf(path):
+        raise ConfigError(
+            f"{path} is a GGUF file; `python -m rl.train` unpacks one into OUTPUT/{BASE}, a folder to name here"
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             path, trust_remote_code=False, local_files_only=_is_local(path)

@@ -28,10 +28,11 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rl.checkpoints import FINAL, claim, owned, whole
+from rl.checkpoints import BASE, FINAL, claim, owned, whole
 from rl.config import AnyStage, ContrastiveStage, FleetPart, SelfsupStage, SftStage, load
 from rl.decontamination import ContaminatedError
 from rl.errors import ConfigError, DataError, RLError
+from rl.gguf_models import check_gguf, is_gguf, unpack
 from rl.judges import Judge, Unjudged, check_address, judge_of
 from rl.metrics import read_steps
 
@@ -134,7 +135,9 @@ def _require_files(stage: AnyStage, made: Sequence[Path]) -> None:
     """Check that a stage's initial files exist or will be made in one of the given folders."""
     named: list[tuple[str, Path | None]] = []
     path = stage.model.path
-    if path is not None and (Path(path).is_absolute() or path.startswith(".") or path.count("/") > 1):
+    if path is not None and is_gguf(path):
+        check_gguf(Path(path))
+    elif path is not None and (Path(path).is_absolute() or path.startswith(".") or path.count("/") > 1):
         named.append(("model.path", Path(path)))  # any other path may be a hub name
     if isinstance(stage, SelfsupStage | ContrastiveStage):
         named.append(("hacks.begin_with", stage.hacks.begin_with))
@@ -199,6 +202,12 @@ def run(
                     counted(stage.steps, "step"),
                     stage.output,
                 )
+                if is_gguf(stage.model.path):
+                    if ranks.first:
+                        unpack(stage)
+                    ranks.wait()
+                    unpacked = stage.model.model_copy(update={"path": str(stage.output / BASE)})
+                    stage = stage.model_copy(update={"model": unpacked})
                 if isinstance(stage, SftStage):
                     made = sft.run(stage, ranks, held_out)
                 elif isinstance(stage, SelfsupStage):

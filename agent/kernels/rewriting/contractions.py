@@ -44,9 +44,9 @@ def contraction(graph: torch.fx.Graph, node: torch.fx.Node) -> tuple[torch.fx.No
     summed = {at for letters in left for at in letters} - set(out)
     if len(summed) != 1:
         return None
-    sizes = _sizes(operands, axes)
-    roles = _roles(left, out, *summed, sizes)
-    is_weighted = _is_weighted(left) and hint(sizes[min(summed)]) <= MOST_WEIGHTED
+    [of_sum], sizes = summed, _sizes(operands, axes)
+    roles = _roles(left, out, of_sum, sizes)
+    is_weighted = _is_weighted(left) and hint(sizes[of_sum]) <= MOST_WEIGHTED
     if not is_weighted and (roles is None or not _pays(operands, left, out, roles, sizes)):
         return None
     with graph.inserting_before(last):
