@@ -24,6 +24,7 @@ from rl.data import accepted
 from rl.data.build import Builder, Tally, provenance_path
 from rl.data.lowering import Workshop, lowered
 from rl.data.proposals import Proposal, from_library
+from rl.data.written import written
 from rl.errors import ConfigError, RLError
 from rl.judges import judge_of
 
@@ -51,6 +52,9 @@ def build(
     device: Annotated[str, typer.Option(help="cpu (C++) or cuda (Triton).")] = "cpu",
     seed: Annotated[int, typer.Option(min=0, help="Of modules, and of what rows show.")] = 0,
     modules: Annotated[int, typer.Option(min=0, help="Generated modules, lowered by the compiler.")] = 100,
+    short: Annotated[
+        int, typer.Option(min=0, help="Generated modules with two short Triton programs each (cuda alone).")
+    ] = 0,
     library: Annotated[bool, typer.Option(help="The kernel library's own kernels.")] = True,
     service: Annotated[
         str,
@@ -98,7 +102,7 @@ def build(
                 client = stack.enter_context(accepted.client_of(service))
                 known = accepted.tasks_by_digest(task_file or [])
                 parts.append(accepted.from_service(client, device, known, most_accepted))
-            parts.append(lowered(workshop, seed, modules))
+            parts += [written(device, seed, short), lowered(workshop, seed, modules)]
             try:
                 asyncio.run(builder.run(itertools.chain(*parts), width))
             finally:

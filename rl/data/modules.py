@@ -235,30 +235,39 @@ def _space_of(
     return leading, tuple(dims.items())
 
 
+def weights_of(module: Module) -> list[tuple[str, str]]:
+    """Names of a module's weights, by node, and the text that makes each."""
+    widths, made = module.widths(), list[tuple[str, str]]()
+    for number, node in enumerate(module.nodes, 1):
+        operation, width = OPERATIONS[node.operation], widths[node.reads[0]]
+        text = {
+            "bias": f"nn.Parameter(torch.zeros({width}))",
+            "gain": f"nn.Parameter(torch.ones({width}))",
+            "linear": f"nn.Parameter(torch.randn(out, {width}) * {width}**-0.5)",
+            "layer_norm": f"nn.LayerNorm({width})",
+        }.get(operation.name)
+        if text is not None:
+            made.append((f"{operation.name}_{number}", text))
+    return made
+
+
+def names_of(module: Module) -> list[str]:
+    """Names of its values: inputs, then nodes."""
+    inputs = [f"x{number + 1}" if module.inputs > 1 else "x" for number in range(module.inputs)]
+    return inputs + [f"h{number + 1}" for number in range(len(module.nodes))]
+
+
 def task_of(module: Module) -> TaskSource:
     """Write the module as a task file in the format of `kernelbench_tasks`."""
-    widths = module.widths()
-    names = [f"x{number + 1}" if module.inputs > 1 else "x" for number in range(module.inputs)]
-    made: list[str] = []
-    lines: list[str] = []
+    names, lines = names_of(module), list[str]()
     for number, node in enumerate(module.nodes):
         operation = OPERATIONS[node.operation]
-        weights = f"{operation.name}_{number + 1}"
-        width = widths[node.reads[0]]
-        if operation.kind == "parameter":
-            made.append(
-                f"self.{weights} = nn.Parameter(torch.{'zeros' if operation.name == 'bias' else 'ones'}({width}))"
-            )
-        elif operation.kind == "product":
-            made.append(f"self.{weights} = nn.Parameter(torch.randn(out, {width}) * {width}**-0.5)")
-        elif operation.name == "layer_norm":
-            made.append(f"self.{weights} = nn.LayerNorm({width})")
         read = [names[place] for place in node.reads]
-        text = operation.text.format(a=read[0], b=read[-1], n=node.number, w=weights)
+        text = operation.text.format(a=read[0], b=read[-1], n=node.number, w=f"{operation.name}_{number + 1}")
         last = number == len(module.nodes) - 1
-        lines.append(f"return {text}" if last else f"h{number + 1} = {text}")
-        names.append(f"h{number + 1}")
-    return TaskSource(name_of(module), _file(module, widths, names[: module.inputs], made, lines))
+        lines.append(f"return {text}" if last else f"{names[module.inputs + number]} = {text}")
+    made = [f"self.{name} = {text}" for name, text in weights_of(module)]
+    return TaskSource(name_of(module), _file(module, names[: module.inputs], made, lines))
 
 
 def name_of(module: Module) -> str:
@@ -266,12 +275,13 @@ def name_of(module: Module) -> str:
     return "_".join(module.operations)[:80]
 
 
-def _file(
-    module: Module, widths: Sequence[Width], names: Sequence[str], made: Sequence[str], lines: Sequence[str]
-) -> str:
-    dims = dict(module.dims)
-    # The constructor takes only widths that weights use.
-    arguments = [name for name in ("cols", "out") if any(name in line for line in made)]
+def arguments_of(made: Sequence[str]) -> list[str]:
+    """The widths that a constructor takes: those that its weights use."""
+    return [name for name in ("cols", "out") if any(name in line for line in made)]
+
+
+def _file(module: Module, names: Sequence[str], made: Sequence[str], lines: Sequence[str]) -> str:
+    dims, arguments = dict(module.dims), arguments_of(made)
     listed = ", ".join(f"{name}: int = {dims[name].default}" for name in arguments)
     sizes = [*module.leading, "cols"]
     tensors = ", ".join(f"torch.randn({', '.join(sizes)})" for _ in names)

@@ -11,12 +11,13 @@ from agent.kernels.by_task import list_task_kernels
 from evaluator.sources import TaskSource
 from kernelbench_tasks import catalog
 
-Source = Literal["compiled", "library", "service"]
+Source = Literal["compiled", "written", "library", "service"]
 
 #: License of a row's text by its source; a published data set must include these.
 LICENCES: Mapping[Source, str] = {
     "compiled": "module: MIT (Kernelwright); kernels: written by PyTorch's Inductor and by Kernelwright around it, "
     "MIT, with what Inductor puts into each file under PyTorch's BSD-3-Clause",
+    "written": "MIT (Kernelwright)",
     "library": "MIT (Kernelwright)",
     "service": "the owner of the job; ask before passing it on",
 }
