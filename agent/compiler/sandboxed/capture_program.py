@@ -103,12 +103,24 @@ def prepare_process() -> None:
         if name.endswith("_") and not name.startswith("_"):
             setattr(torch.nn.init, name, lambda tensor, *args, **kwargs: tensor)
     torch.nn.init._calculate_fan_in_and_fan_out = lambda tensor: (1, 1)
+    if torch.backends.opt_einsum.is_available():
+        # It compares sizes and would make numbers of symbols; the order of products is what is best for the module's own sizes.
+        paths = torch.backends.opt_einsum.get_opt_einsum()
+        of_sizes = paths.contract_path
+        paths.contract_path = lambda equation, *operands, **how: of_sizes(
+            equation, *(tuple(map(own_size, one.shape)) for one in operands), shapes=True, **how
+        )
     # PyTorch 2.11 looks at the remainder when it rounds a pool's size, and the code would be for even sizes alone.
     torch._meta_registrations.div_rtn = operator.floordiv
     sqrt = math.sqrt  # attention scales: math.sqrt(head_dim) would otherwise specialize the head dimension
     math.sqrt = lambda value: (
         torch.sym_sqrt(value) if isinstance(value, torch.SymInt | torch.SymFloat) else sqrt(value)
     )
+
+
+def own_size(size: Any) -> int:
+    """A size, of a symbol the module's own."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
 def load_reference(path: Path) -> types.ModuleType:

@@ -159,6 +159,35 @@ def test_a_size_that_a_branch_fixes_leaves_the_others_free(tmp_path: Path) -> No
     assert run_program(tmp_path, RUN_BRANCHES) == {"reached": [[8, 12, 8], [5, 12, 5]], "right": [True] * 4}
 
 
+EINSUM = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x, y, z):
+        return torch.einsum("bik,bkl,blj->bij", x, y, z)
+
+
+def get_init_inputs():
+    return []
+
+
+def get_inputs(batch=8, wide=12, rows=6):
+    return [torch.randn(batch, rows, wide), torch.randn(batch, wide, 5), torch.randn(batch, 5, wide)]
+"""
+
+
+def test_the_order_of_an_einsum_s_products_leaves_sizes_free(tmp_path: Path) -> None:
+    """torch has opt_einsum choose it, which compares sizes."""
+    dims = {
+        name: {"min": 1, "max": 64, "multiple_of": 1, "default": default}
+        for name, default in (("batch", 8), ("wide", 12), ("rows", 6))
+    }
+    told = json.loads(capture_text(tmp_path / "capture", EINSUM, dims))
+    assert len(told["sizes"]) == 3
+    assert not any("12" in one for one in (*told["shapes"], *told["conditions"]))
+
+
 LISTS = """
 import torch
 from torch import nn
