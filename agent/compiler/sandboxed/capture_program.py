@@ -634,6 +634,8 @@ def text(value: Any, leaves: list[torch.Tensor] | None = None) -> str:
         leaves.append(value)
         return f"out[{len(leaves) - 1}]"
     if isinstance(value, torch.SymInt):
+        if leaves is not None:  # its name is none where results are made
+            raise NotExtractable("forward returns a size of its inputs")
         return expression(value)
     if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"

@@ -67,7 +67,8 @@ def contracted(equation, a, b, factor):
     out = a.new_empty([sizes[axis] for axis in letters])
     places = [
         sum((size - 1) * step for size, step in zip(one.shape, one.stride(), strict=True))
-        for one in (a, b, out)
+        for one in (a, b, out, factor)
+        if one is not None
     ]
     if max(places) >= 1 << 31:
         return None

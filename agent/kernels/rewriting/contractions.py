@@ -47,7 +47,7 @@ def contraction(graph: torch.fx.Graph, node: torch.fx.Node) -> tuple[torch.fx.No
     [of_sum], sizes = summed, _sizes(operands, axes)
     roles = _roles(left, out, of_sum, sizes)
     is_weighted = _is_weighted(left) and hint(sizes[of_sum]) <= MOST_WEIGHTED
-    if not is_weighted and (roles is None or not _pays(operands, left, out, roles, sizes)):
+    if not is_weighted and (roles is None or not _pays(operands, axes, left, out, roles, sizes)):
         return None
     with graph.inserting_before(last):
         for letter, index in picks:
@@ -58,7 +58,7 @@ def contraction(graph: torch.fx.Graph, node: torch.fx.Node) -> tuple[torch.fx.No
                     )
                     axes[place] = letters.replace(letter, "")
         if is_weighted:
-            return last, _weighted(graph, operands, axes, out)
+            return last, _weighted(graph, value_of(last), operands, axes, out)
         return last, _contracted(graph, value_of(last), operands, axes, out, roles)
 
 
@@ -103,39 +103,54 @@ def _is_weighted(axes: list[str]) -> bool:
 
 
 def _roles(axes: list[str], out: str, summed: str, sizes: dict[str, Any]) -> list[int] | None:
-    """Which operands are multiplied, and which one the first is multiplied by before, if there is a third; few rows first."""
+    """Which operands are multiplied, and which one the first is multiplied by before, if there is a third; few rows first.
+
+    A factor without the summed axis could be multiplied by the sum, too, which may be finite where its terms are not.
+    """
     found = []
     for roles in permutations(range(len(axes))):
         a, b, *factor = (set(axes[place]) for place in roles)
         is_product = summed in a & b and len(a - b) == len(b - a) == 1 and len(a & b) <= MOST_BATCH_AXES + 1
-        if is_product and all(one <= a for one in factor) and set(out) == (a | b) - {summed}:
+        if (
+            is_product
+            and all(summed in one and one <= a for one in factor)
+            and set(out) == (a | b) - {summed}
+        ):
             found.append((hint(sizes[min(a - b)]), list(roles)))
     return min(found)[1] if found else None
 
 
-def _pays(operands: list[Any], axes: list[str], out: str, roles: list[int], sizes: dict[str, Any]) -> bool:
-    """Whether matrices are small, and torch would copy one of them or multiply it by a factor first."""
-    a, b = axes[roles[0]], axes[roles[1]]
+def _pays(
+    operands: list[Any], axes: list[str], left: list[str], out: str, roles: list[int], sizes: dict[str, Any]
+) -> bool:
+    """Whether matrices are small, and torch would copy one of them or multiply it by a factor first.
+
+    Args:
+        left: of the axes those at which nothing is selected.
+    """
+    a, b = left[roles[0]], left[roles[1]]
     apart = set(a) ^ set(b)
     if max(hint(sizes[at]) for at in apart) > LARGEST_MATRIX:
         return False
     shared = [at for at in out if at not in apart]
-    return len(roles) > 2 or any(_is_copied(operands[place], axes[place], shared) for place in roles)
+    return len(roles) > 2 or any(
+        _is_copied(operands[place], axes[place], left[place], shared) for place in roles
+    )
 
 
-def _is_copied(operand: Any, letters: str, shared: list[str]) -> bool:
+def _is_copied(operand: Any, axes: str, left: str, shared: list[str]) -> bool:
     """Whether the axes that both operands share do not lie next to one another, or no row or column does."""
     value = value_of(operand)
-    sizes, steps = (
-        dict(zip(letters, map(hint, each), strict=True)) for each in (value.shape, value.stride())
-    )
+    sizes, steps = (dict(zip(axes, map(hint, each), strict=True)) for each in (value.shape, value.stride()))
     along = [at for at in shared if sizes[at] > 1]
     apart = any(steps[one] != steps[other] * sizes[other] for one, other in pairwise(along))
-    return apart or all(steps[at] != 1 for at in letters if at not in shared)
+    return apart or all(steps[at] != 1 for at in left if at not in shared)
 
 
-def _weighted(graph: torch.fx.Graph, operands: list[Any], axes: list[str], out: str) -> torch.fx.Node:
-    """The products of two operands, one of which is spread over the other's axes, and their sum."""
+def _weighted(
+    graph: torch.fx.Graph, value: torch.Tensor, operands: list[Any], axes: list[str], out: str
+) -> torch.fx.Node:
+    """The products of two operands, one of which is spread over the other's axes, and their sum, which lies as the einsum's."""
     few, many = sorted((0, 1), key=lambda place: len(axes[place]))
     weights, order = operands[few], [at for at in axes[many] if at in axes[few]]
     weights = add_call(graph, aten.permute.default, weights, [axes[few].index(at) for at in order])
@@ -143,19 +158,26 @@ def _weighted(graph: torch.fx.Graph, operands: list[Any], axes: list[str], out: 
         if at not in order:
             weights = add_call(graph, aten.unsqueeze.default, weights, place)
     terms = add_call(graph, aten.mul.Tensor, operands[many], weights)
-    left = [at for at in axes[many] if at in out]
-    summed = add_call(
+    left, inner = [at for at in axes[many] if at in out], _in_memory(value, out)
+    total = add_call(
         graph, aten.sum.dim_IntList, terms, [place for place, at in enumerate(axes[many]) if at not in out]
     )
-    return add_call(graph, aten.permute.default, summed, [left.index(at) for at in out])
+    total = add_call(graph, aten.permute.default, total, [left.index(at) for at in inner])
+    total = add_call(graph, aten.clone.default, total, memory_format=torch.contiguous_format)
+    return add_call(graph, aten.permute.default, total, [inner.index(at) for at in out])
+
+
+def _in_memory(value: torch.Tensor, out: str) -> str:
+    """The axes of a result in the order in which they lie in memory; views of it that torch allows need that order."""
+    steps = dict(zip(out, map(hint, value.stride()), strict=True))
+    return "".join(sorted(out, key=lambda at: -steps[at]))
 
 
 def _contracted(
     graph: torch.fx.Graph, value: torch.Tensor, operands: list[Any], axes: list[str], out: str, roles: Any
 ) -> torch.fx.Node:
     """The library's operation; in memory its result lies as the einsum's does."""
-    steps = dict(zip(out, map(hint, value.stride()), strict=True))
-    inner = "".join(sorted(out, key=lambda at: -steps[at]))
+    inner = _in_memory(value, out)
     equation = ",".join(axes[place] for place in roles) + "->" + inner
     a, b, *factor = (operands[place] for place in roles)
     new = add_call(graph, torch.ops.kernelwright.contraction.default, equation, a, b, *factor or [None])

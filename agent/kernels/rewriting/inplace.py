@@ -22,7 +22,7 @@ _FRESH = frozenset(
 def without_writes(graph: torch.fx.Graph) -> None:
     """Let pointwise operations on what another operation has just made give new tensors, which all later operations take."""
     for node in list(graph.nodes):
-        if node.op != "call_function" or not writes(node) or not node.args:
+        if node.op != "call_function" or not writes(node) or not operation(node).endswith("_"):
             continue
         target: Any = node.target
         made: Any = node.args[0]

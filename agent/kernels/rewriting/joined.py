@@ -7,7 +7,15 @@ from typing import Any
 import torch
 
 from agent.kernels.rewriting.epilogues import pointwise_after
-from agent.kernels.rewriting.nodes import add_call, arguments_of, is_operation, only_used, spread, value_of
+from agent.kernels.rewriting.nodes import (
+    add_call,
+    arguments_of,
+    is_operation,
+    is_written_between,
+    only_used,
+    spread,
+    value_of,
+)
 
 
 def joined_convolutions(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
@@ -17,7 +25,10 @@ def joined_convolutions(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.
         return None
     made = [_convolution_before(one, node) for one in arguments_of(node)["tensors"]]
     found = [one for one in made if one is not None]
-    if not 1 < len(found) == len(made) or len({text for _, text in found}) > 1:
+    convolutions = {convolution for convolution, _ in found}
+    if not 1 < len(convolutions) == len(made) or len({text for _, text in found}) > 1:
+        return None
+    if is_written_between(min(convolutions), node):  # all are computed in the node's place
         return None
     forms = list[int]()
     for convolution, _ in found:

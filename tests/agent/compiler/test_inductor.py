@@ -159,6 +159,20 @@ def test_a_size_that_a_branch_fixes_leaves_the_others_free(tmp_path: Path) -> No
     assert run_program(tmp_path, RUN_BRANCHES) == {"reached": [[8, 12, 8], [5, 12, 5]], "right": [True] * 4}
 
 
+def test_a_size_among_the_results_is_no_symbol(tmp_path: Path) -> None:
+    """Where results are made, no symbol has a value."""
+    body = "return x + 1, x.shape[0]"
+    reference = (
+        BODY.format(body=body)
+        .replace("get_inputs()", "get_inputs(rows=4)")
+        .replace("randn(4,", "randn(rows,")
+    )
+    dims = {"rows": {"min": 1, "max": 64, "multiple_of": 1, "default": 4}}
+    with pytest.raises(ProposalFailed, match="returns a size of its inputs"):
+        assemble(capture_text(tmp_path / "symbols", reference, dims), reference, "t")
+    assert json.loads(capture_text(tmp_path / "own", reference, {}))["result"] == "(out[0], 4,)"
+
+
 EINSUM = """
 import torch
 

@@ -28,6 +28,15 @@ def last_states(decay, states):
 def one_head(b, decay, x):
     return einsum("bclhn,bhcl,bclhp->bchpn", b, decay, x).select(2, 1).select(-1, -2)
 
+def viewed(x, weights):
+    return einsum("bnhd,bn->bdh", x, weights).view(2, -1) + 0
+
+def of_one_head(q, k):
+    return einsum("blhd,bshd->bhls", q, k)[:, -1]
+
+def scaled(a, b, factor):
+    return einsum("bkhi,bkhj,bhi->bhij", a, b, factor)
+
 def heads(q, k):
     return einsum("blhd,bshd->bhls", q, k)
 
@@ -64,6 +73,9 @@ cases = {
     "states, no scale": (states, (b, decay, wide * 2.0**30)),
     "last states": (last_states, (draw(2, 4, 3, 3), draw(2, 3, 4, 6, 5))),
     "one head, not a product then": (one_head, (b, decay, x)),
+    "a sum viewed": (viewed, (draw(2, 8, 16, 5), draw(2, 8))),
+    "one head of a product": (of_one_head, (draw(2, 17, 3, 70), draw(2, 18, 3, 70))),
+    "a factor of the sum": (scaled, (draw(2, 9, 4, 5), draw(2, 9, 4, 6), draw(2, 4, 5))),
     "heads": (heads, (draw(2, 17, 3, 70), draw(2, 18, 3, 70))),
     "heads of one batch": (heads, (draw(1, 17, 3, 70), draw(1, 18, 3, 70))),
     "turned": (turned, (draw(3, 2, 9, 20).transpose(0, 1), draw(2, 3, 9, 21))),
@@ -106,6 +118,9 @@ def test_einsums_of_small_matrices_are_read_where_they_lie(tmp_path: Path) -> No
         "states, no scale": [1, 0],
         "last states": [0, 0],
         "one head, not a product then": [0, 1],
+        "a sum viewed": [0, 0],
+        "one head of a product": [0, 1],
+        "a factor of the sum": [0, 1],
         "heads": [1, 0],
         "heads of one batch": [0, 1],
         "turned": [1, 0],

@@ -66,6 +66,10 @@ def test_what_is_not_side_by_side_stays_apart(tmp_path: Path) -> None:
         "return (torch.cat([self.near(x), self.groups(x)], 1),)",
         "return (torch.cat([self.near(x), self.same(x)], 1),)",
         "return (torch.cat([self.near(x.transpose(2, 3)).transpose(2, 3), y], 1),)",
+        "near = self.near(x); return (torch.cat([near, near], 1),)",
+        # A write between them, which the first must not see: dropout gives its argument in evaluation mode.
+        "x = F.dropout(x + 1, training=False); near = self.near(x); x.relu_(); return (torch.cat([near, self.wide(x)], 1),)",
+        "x = x.clone(); near = self.near(x); x[:, 0] = 0; return (torch.cat([near, self.wide(x)], 1),)",
     ]
     for place, body in enumerate(apart):
         assert "convolutions" not in of(tmp_path / str(place), body)[0], body
@@ -84,6 +88,8 @@ def test_operations_in_place_join_a_convolution(tmp_path: Path) -> None:
         "made = self.square(x); F.dropout(made, training=False).relu_(); return (made,)": "",
         "made = self.square(x); seen = F.dropout(made, training=False); made.relu_(); return (seen,)": "",
         "made = self.square(x); made[:, 0].relu_(); return (made,)": "",
+        # What is written is another tensor than the first.
+        "made = self.square(x); to = made.sigmoid(); twice = made * 2; torch.add(twice, 1.0, out=to); return (to + twice,)": "",
         # In place, the result stays float32.
         "return (self.square(x).mul_(self.doubled),)": "",
     }
