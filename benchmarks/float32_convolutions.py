@@ -17,6 +17,7 @@ import torch
 import typer
 
 from agent.kernels.gpu import calls
+from agent.kernels.gpu.choice import by_products
 from benchmarks.float32_products import in_turns
 from benchmarks.shared import MEASUREMENTS, environment, write_new
 
@@ -87,14 +88,14 @@ def compared(form: Form) -> dict[str, Any]:
         torch.randn(*shape, *[form.taps] * axes, device="cuda") / (form.channels * form.taps**axes) ** 0.5
     )
     how = [form.stride] * axes, [form.padding] * axes, [form.dilation] * axes, form.transposed, [0] * axes, 1
-    choose, chosen = calls._way, list[bool]()
+    choose, chosen = calls.kernel_for, list[bool]()
 
     def ours(*given: Any) -> Any:
-        way = choose(*given)
-        chosen.append(way is not None)
-        return way or calls._by_products
+        kernel = choose(*given)
+        chosen.append(kernel is not None)
+        return kernel or by_products
 
-    calls._way = ours
+    calls.kernel_for = ours
     try:
         sides = {
             "cudnn": lambda: torch.convolution(x, weight, None, *how),
@@ -104,7 +105,7 @@ def compared(form: Form) -> dict[str, Any]:
         errors = [float((side()[:1] - exact).norm() / exact.norm()) for side in sides.values()]
         found = in_turns(sides, least_calls=3)
     finally:
-        calls._way = choose
+        calls.kernel_for = choose
     return {"form": str(form), **form._asdict(), "ours": chosen[:1] == [True], "errors": errors, **found}
 
 

@@ -90,10 +90,10 @@ def _special_tokens(file: Path) -> dict[str, int]:
 
 
 def _mend_ends(tokenizer: Any, model: Any, special: dict[str, int]) -> None:
-    """Give tokenizer and model the file's special tokens: transformers 5.17 takes the first token of SmolLM2 for its end."""
+    """Give tokenizer and model the file's special tokens: transformers 5.17 ends SmolLM2's texts with the token that begins a turn."""
+    if "eos" not in special:
+        raise ValueError("it names no token that ends a text")
     for name, number in special.items():
         setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(number))
         for settings in (model.config, model.generation_config):
             setattr(settings, f"{name}_token_id", number)
-    if "eos" not in special:
-        raise ValueError("it names no token that ends a text")

@@ -21,6 +21,7 @@ _KERNELS = (
     "hopper_convolutions.py",
     "convolutions.py",
     "direct.py",
+    "choice.py",
     "windows.py",
     "rows.py",
     "attention.py",

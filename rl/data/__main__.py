@@ -53,7 +53,8 @@ def build(
     seed: Annotated[int, typer.Option(min=0, help="Of modules, and of what rows show.")] = 0,
     modules: Annotated[int, typer.Option(min=0, help="Generated modules, lowered by the compiler.")] = 100,
     short: Annotated[
-        int, typer.Option(min=0, help="Generated modules with two short Triton programs each (cuda alone).")
+        int,
+        typer.Option(min=0, help="Generated modules with two short Triton programs each (--device cuda)."),
     ] = 0,
     library: Annotated[bool, typer.Option(help="The kernel library's own kernels.")] = True,
     service: Annotated[

@@ -104,7 +104,7 @@ def prepare_process() -> None:
             setattr(torch.nn.init, name, lambda tensor, *args, **kwargs: tensor)
     torch.nn.init._calculate_fan_in_and_fan_out = lambda tensor: (1, 1)
     if torch.backends.opt_einsum.is_available():
-        # It compares sizes and would make numbers of symbols; the order of products is what is best for the module's own sizes.
+        # It compares sizes, which would fix symbols to numbers. Let it order the products by the module's own sizes.
         paths = torch.backends.opt_einsum.get_opt_einsum()
         of_sizes = paths.contract_path
         paths.contract_path = lambda equation, *operands, **how: of_sizes(
@@ -270,7 +270,7 @@ def attempt(
     for place, tensor in enumerate(every):
         for axis, size in enumerate(tensor.shape):
             sizes.setdefault(expression(size), f"shapes[{place}][{axis}]")
-    # A branch or the compiler may have made a number of a symbol: the code serves that size alone, and any of the others.
+    # A branch or the compiler may have fixed a symbol to one number. The code then serves that size only, and any of the other sizes.
     ranges = {name: bound for name, bound in env.var_to_range.items() if env.replace(name) == name}
     guards = [one for guard in env.guards if (one := env.replace(guard.expr)) is not sympy.true]
     mentioned = {str(name) for name in [*ranges, *(name for one in guards for name in one.free_symbols)]}
@@ -634,7 +634,7 @@ def text(value: Any, leaves: list[torch.Tensor] | None = None) -> str:
         leaves.append(value)
         return f"out[{len(leaves) - 1}]"
     if isinstance(value, torch.SymInt):
-        if leaves is not None:  # its name is none where results are made
+        if leaves is not None:  # generated code has no value for a symbol when it makes its results
             raise NotExtractable("forward returns a size of its inputs")
         return expression(value)
     if isinstance(value, float) and not math.isfinite(value):

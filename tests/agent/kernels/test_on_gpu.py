@@ -65,14 +65,14 @@ def test_a_product_is_no_less_accurate_than_cublas(
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_convolution_is_as_accurate_as_cudnn(transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent.kernels.gpu import calls
+    from agent.kernels.gpu import calls, choice
 
     torch.manual_seed(0)
     x, w = torch.randn(64, 64, 128, 128, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda")
     run, stride = (F.conv_transpose2d, 2) if transposed else (F.conv2d, 1)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "convolution", lambda *_: pytest.fail("cuDNN was called"))
-        patch.setattr(calls, "_products_s", lambda *_: 0.0)
+        patch.setattr(choice, "_products_s", lambda *_: 0.0)
         out = calls.library_convolution(
             x, w, stride=(stride, stride), padding=(1, 1), dilation=(1, 1), transposed=transposed, output_padding=(0, 0),
             groups=1, bias=None,
@@ -84,12 +84,12 @@ def test_a_convolution_is_as_accurate_as_cudnn(transposed: bool, monkeypatch: py
 
 def test_a_transposed_convolution_of_a_long_stride_writes_each_place() -> None:
     """Every 16th element: a compiler that takes them for neighbors writes over others."""
-    from agent.kernels.gpu import calls
+    from agent.kernels.gpu import calls, choice
 
     torch.manual_seed(0)
     x, w = torch.randn(8, 256, 4096, device="cuda"), torch.randn(256, 128, 32, device="cuda")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calls, "_products_s", lambda *_: 0.0)
+        patch.setattr(choice, "_products_s", lambda *_: 0.0)
         out = calls.library_convolution(x, w, [16], [0], [1], True, [0], 1)
     exact = F.conv_transpose1d(x.double(), w.double(), None, 16)
     assert out.shape == exact.shape and error(out, exact) < 1e-6
@@ -146,7 +146,7 @@ def test_pointwise_operations_after_a_convolution(
     whole: bool, transposed: bool, dilation: int, pays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the operations make something of the bias alone: outputs that no input reaches, of a dilation like the stride."""
-    from agent.kernels.gpu import calls
+    from agent.kernels.gpu import calls, choice
 
     torch.manual_seed(0)
     x, w, bias = torch.randn(8, 16, 6, 40, 44), torch.randn(16, 16, 3, 3, 3), torch.randn(16)
@@ -159,7 +159,7 @@ def test_pointwise_operations_after_a_convolution(
     one = torch.randn(exact.shape if whole else (16, 1, 1, 1), device="cuda")
     two = None if whole else torch.randn(16, 1, 1, 1, device="cuda")
     exact = F.silu(exact) * one + (0.0 if two is None else two)
-    monkeypatch.setattr(calls, "_products_s", lambda *_: 0.0 if pays else float("inf"))
+    monkeypatch.setattr(choice, "_products_s", lambda *_: 0.0 if pays else float("inf"))
     args = (x, w, [stride] * 3, [1] * 3, [dilation] * 3, transposed, [0] * 3, 1, bias)
     for _ in range(2):  # the second launch goes past Triton's look-ups
         got = calls.library_convolution(*args, _silu_and_more, one, two)
@@ -176,7 +176,7 @@ def _relu(x, a, b):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("pays", [True, False])
 def test_convolutions_side_by_side_write_to_one_tensor(pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By multiply-adds where channels are few, by tensor cores, and by cuDNN."""
-    from agent.kernels.gpu import calls
+    from agent.kernels.gpu import calls, choice
 
     torch.manual_seed(0)
     x, y = torch.randn(64, 6, 90, 128, device="cuda"), torch.randn(64, 16, 180, 256, device="cuda")
@@ -188,7 +188,7 @@ def test_convolutions_side_by_side_write_to_one_tensor(pays: bool, monkeypatch: 
         F.conv2d(x.double(), weights[1].double(), None, 1, 1),
         F.conv2d(y.double(), weights[2].double(), biases[2].double(), 2, 1),
     ]
-    monkeypatch.setattr(calls, "_products_s", lambda *_: 0.0 if pays else float("inf"))
+    monkeypatch.setattr(choice, "_products_s", lambda *_: 0.0 if pays else float("inf"))
     for _ in range(3):
         got = calls.library_convolutions([x, y], [0, 0, 1], weights, biases, forms, _relu)
         assert error(got, torch.cat(exact, 1).relu()) < 1e-6
@@ -198,7 +198,7 @@ def test_convolutions_side_by_side_write_to_one_tensor(pays: bool, monkeypatch: 
 def test_a_convolution_of_few_channels_adds_its_terms_in_float32(
     images: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agent.kernels.gpu import calls
+    from agent.kernels.gpu import calls, choice
 
     torch.manual_seed(0)
     x, w, bias = torch.randn(images, 3, 16, 40, 44), torch.randn(12, 3, 3, 3, 3), torch.randn(12)
@@ -207,7 +207,7 @@ def test_a_convolution_of_few_channels_adds_its_terms_in_float32(
     exact = F.conv3d(x.double(), w.double(), bias.double(), (1, 2, 1), 1)
     exact = F.silu(exact) * one.view(-1, 1, 1, 1) + two.view(-1, 1, 1, 1)
     monkeypatch.setattr(torch, "convolution", lambda *_: pytest.fail("cuDNN was called"))
-    monkeypatch.setattr(calls, "convolution", lambda *_: pytest.fail("tensor cores were asked for"))
+    monkeypatch.setattr(choice, "convolution", lambda *_: pytest.fail("tensor cores were asked for"))
     for _ in range(3):  # the third repeats the notes of the second
         got = calls.library_convolution(
             x, w, [1, 2, 1], [1] * 3, [1] * 3, False, [0] * 3, 1, bias, _silu_and_more, one, two

@@ -9,25 +9,24 @@ import pytest
 from rl.data.lowering import NotMade
 from rl.data.modules import OPERATIONS, generate
 from rl.data.written import program_of, written
+from rl.errors import ConfigError
 from tests.agent.compiler.extraction import run_program
 from tests.agent.kernels.test_rewriting import INTERPRETED
 
 COUNT = 90
 
 PROGRAM = """
-import json, sys, types, torch
+import importlib.util, json, sys, types, torch
 from rl.data.modules import OPERATIONS, generate, task_of
 from rl.data.written import program_of
 
 def load(name, text):
     open(name + ".py", "w").write(text)
-    module = types.ModuleType(name)
     spec = importlib.util.spec_from_file_location(name, name + ".py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
-import importlib.util
 sys.modules["kernelbench_tasks"] = types.SimpleNamespace(Dim=lambda *_, **__: None)
 torch.manual_seed(0)
 found = {}
@@ -62,7 +61,9 @@ def test_each_operation_is_computed(tmp_path: Path) -> None:
 
 
 def test_a_module_has_two_short_programs_and_a_product_none() -> None:
-    assert not list(written("cpu", 0, 5))
+    assert not list(written("cpu", 0, 0))
+    with pytest.raises(ConfigError, match="--short writes Triton programs, which --device cpu does not run"):
+        next(written("cpu", 0, 5))
     made = list(written("cuda", 0, COUNT))
     assert len({one.id for one in made}) == len(made) == 2 * COUNT
     for one in made:
