@@ -282,11 +282,11 @@ def test_a_reference_that_does_not_run_in_float64_allows_no_more_than_rounding(
     PRECISION = "strict"
     WEIGHT = torch.randn(64, 96, generator=torch.Generator().manual_seed(1)).to(torch.{dtype})
     class Model(nn.Module):
-        def forward(self, x):
-            return torch.tanh(x @ WEIGHT)
+        def forward(self, x, order):
+            return (torch.tanh(x @ WEIGHT))[order]
 
     def get_inputs():
-        return [torch.randn(24, 64).to(torch.{dtype})]
+        return [torch.randn(24, 64).to(torch.{dtype}), torch.randint(0, 24, (24,))]
 
     def get_init_inputs():
         return []

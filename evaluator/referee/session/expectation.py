@@ -203,7 +203,8 @@ def _ask_oracle(
         left = {name: kinds[name] for name in ("own_tiered",) if name in kinds and name not in known}
         # A smaller step is lost in the input's own dtype.
         pairs = zip(steps, shape.inputs.tensors, strict=True)
-        own_steps = [step if step >= epsilon(tensor.meta.dtype) else 0.0 for step, tensor in pairs]
+        # Whole numbers have no step and no spacing.
+        own_steps = [step if step and step >= epsilon(tensor.meta.dtype) else 0.0 for step, tensor in pairs]
         if "exact" not in known and any(own_steps):
             # The reference's own result counts as exact now, and its result for moved inputs says how far rounding moves it. Where
             # large terms cancel, convolutions more accurate than the reference were called wrong without this (H200).
