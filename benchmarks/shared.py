@@ -96,6 +96,7 @@ def unused(folder: Path, name: str) -> Path:
 
 def write_new(folder: Path, name: str, report: dict[str, Any]) -> None:
     """Write a dated result and say where."""
+    folder.mkdir(parents=True, exist_ok=True)
     path = unused(folder, name)
     write_whole(path, report)
     print(f"wrote {path}")

@@ -109,7 +109,8 @@ class FleetPart(Part):
         url: a service that evaluates; without it referees of this machine do.
         local_referees: how many of those.
         device: what candidates are timed on.
-        width: how many evaluations are under way at once, of all ranks together but one each; as many as there are evaluators.
+        width: how many evaluations are under way at once, of all ranks together but one each; as many as a service has evaluators, and
+            several times as many as there are referees here, which choose among them by their tasks.
         deadline_s: of one evaluation, for the evaluator.
         patience_s: how long a verdict is waited for, waiting for a turn among others not counted.
         tries: how often an evaluation that failed for reasons of ours is begun.
@@ -120,6 +121,8 @@ class FleetPart(Part):
             service's first verdict.
         verdicts: file where verdicts are kept as they come; without it one in the stage's folder.
         shapes: what every task is judged at instead of sampled shapes, by split (`visible`, `adversarial`).
+        first_look: with referees of this machine, how many of a task's sampled shapes a candidate is judged at, by split (all of one that is
+            not named); one whose speed must be measured again is judged at all of them then.
     """
 
     url: Address | None = None
@@ -134,6 +137,7 @@ class FleetPart(Part):
     machine: Name | None = None
     verdicts: Path | None = None
     shapes: dict[Literal["visible", "adversarial"], tuple[dict[str, int | str], ...]] | None = None
+    first_look: dict[Literal["visible", "adversarial"], Count] | None = None
 
     @model_validator(mode="after")
     def _patient_enough(self) -> FleetPart:
@@ -143,6 +147,10 @@ class FleetPart(Part):
             raise ValueError(f"has a `step_s` below its `patience_s` of {self.patience_s:g}")
         if self.shapes is not None and not self.shapes.get("visible"):
             raise ValueError("has `shapes` without `visible` ones, and only those are paid for")
+        if self.first_look is not None and (self.url is not None or self.shapes is not None):
+            raise ValueError("has a `first_look`, which is of sampled shapes and of this machine's referees")
+        if self.first_look is not None and "visible" not in self.first_look:
+            raise ValueError("has a `first_look` without `visible` shapes, and only those are paid for")
         return self
 
 

@@ -306,7 +306,8 @@ class Fleet:
                     return None, step.gone
                 try:
                     async with asyncio.timeout(self._settings.patience_s):
-                        verdict = await self._judge.judge(task, source)
+                        # Without a key it is measured again.
+                        verdict = await self._judge.judge(task, source, whole=key is None)
                 except TimeoutError:
                     return None, step.silent(f"no verdict within {self._settings.patience_s:g} s")
                 except Unjudged as error:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from evaluator.client import Referee
-from evaluator.devices import open_device
+from evaluator.devices import BACKENDS, open_device
 from evaluator.environment import measured_on
 from evaluator.errors import EvaluatorError, RefereeLost, SandboxUnavailable
 from evaluator.fingerprint import type_of
@@ -75,8 +75,8 @@ class Unjudged(RLError):
 class Judge(Protocol):
     """Runs one evaluation at a time on each of its evaluators; `rl.fleet` limits its concurrent calls accordingly."""
 
-    async def judge(self, task: TaskSource, source: str) -> Verdict:
-        """Return the verdict on a candidate, measured anew on each call.
+    async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
+        """Return the verdict on a candidate, measured anew on each call; with ``whole`` at all shapes, if first looks are shorter.
 
         Raises:
             Unjudged: there is none.
@@ -107,8 +107,8 @@ class ServiceJudge:
         #: Idempotency keys of evaluations whose answer was lost to a network or service failure; a retry reuses the key and gets the same evaluation.
         self._unheard: dict[tuple[str, str], str] = {}
 
-    async def judge(self, task: TaskSource, source: str) -> Verdict:
-        """See `Judge.judge`. On cancellation or timeout, stops polling and tells the service to cancel the evaluation."""
+    async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
+        """See `Judge.judge`; every look is whole. On cancellation or timeout, stops polling and tells the service to cancel the evaluation."""
         asked = _Asked()
         asking = self._threads.submit(self._ask, task, source, asked)
         try:
@@ -210,6 +210,8 @@ class _Asked:
 class LocalJudge:
     """Referees on this machine, each with its own thread, because a referee's child processes end with the thread that started them.
 
+    Opening a task takes longer than judging a candidate, so a referee keeps to its task while candidates wait for it.
+
     Args:
         settings: number of referees, device and times.
         work_dir: folder for compile caches; by default the referee's own.
@@ -222,6 +224,10 @@ class LocalJudge:
         self._settings = settings
         self._threads: dict[Referee, ThreadPoolExecutor] = {}
         self._free: list[Referee] = []
+        #: The task that a referee has open, and the tasks of candidates that wait for one.
+        self._open: dict[Referee, str] = {}
+        self._waiting: list[str] = []
+        self._looks: dict[str, dict[Any, list[dict[str, Any]]]] = {}
         count = settings.local_referees
         for _ in range(count):
             threads = ThreadPoolExecutor(1, thread_name_prefix="referee")
@@ -234,13 +240,17 @@ class LocalJudge:
             self._threads[referee] = threads
             self._free.append(referee)
 
-    async def judge(self, task: TaskSource, source: str) -> Verdict:
+    async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
         """See `Judge.judge`. Cancellation kills the referee that runs the evaluation; its next call restarts it."""
-        while not self._free:
-            await asyncio.sleep(0.01)
-        referee = self._free.pop()
+        self._waiting.append(task.sha256)
+        try:
+            await asyncio.sleep(0)  # candidates that come at the same time are all seen first
+            while (referee := self._taken(task.sha256)) is None:
+                await asyncio.sleep(0.01)
+        finally:
+            self._waiting.remove(task.sha256)
         running = asyncio.get_running_loop().run_in_executor(
-            self._threads[referee], self._ask, referee, task, source
+            self._threads[referee], self._ask, referee, task, source, whole
         )
         try:
             return await asyncio.shield(running)
@@ -248,6 +258,26 @@ class LocalJudge:
             referee.kill()
             running.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
+
+    def _taken(self, task: str) -> Referee | None:
+        """A free referee for a task: one that has it open, else one whose own task no candidate waits for.
+
+        A second referee opens a task only if many candidates wait for it, and none waits for a task that no referee has.
+        """
+        chosen = next((one for one in self._free if self._open.get(one) == task), None)
+        if chosen is None:
+            opened = list(self._open.values())
+            enough = BACKENDS[self._settings.device].worth_sharing * opened.count(task)
+            if task in opened and (
+                self._waiting.count(task) < enough or not set(self._waiting) <= set(opened)
+            ):
+                return None
+            spare = [one for one in self._free if self._open.get(one) not in self._waiting]
+            chosen = min(spare, key=lambda one: one in self._open, default=None)
+        if chosen is not None:
+            self._free.remove(chosen)
+            self._open[chosen] = task
+        return chosen
 
     def close(self) -> None:
         """End the referees."""
@@ -257,16 +287,17 @@ class LocalJudge:
             threads.shutdown()
         self._threads.clear()
 
-    def _ask(self, referee: Referee, task: TaskSource, source: str) -> Verdict:
+    def _ask(self, referee: Referee, task: TaskSource, source: str, whole: bool) -> Verdict:
         try:
             if not referee.alive:
                 referee.restart()
+            shapes = _of(self._settings) if whole else self._first_look(referee, task)
             candidate = CandidateSource(source, origin="policy")
             return referee.evaluate(
                 task,
                 candidate,
                 deadline_s=self._settings.deadline_s,
-                shapes=_of(self._settings),
+                shapes=shapes,
                 # The catalog's own tasks are linted in the repository.
                 submitted=catalog.find_by_sha256(task.sha256) is None,
             )
@@ -278,6 +309,19 @@ class LocalJudge:
             raise Unjudged(str(error), again=True) from None
         finally:
             self._free.append(referee)
+
+    def _first_look(self, referee: Referee, task: TaskSource) -> dict[Any, list[dict[str, Any]]] | None:
+        """The shapes of a first look: the first ones that were drawn, which are the most telling (the lowest, primes, a power of two and one)."""
+        counts = self._settings.first_look
+        if counts is None:
+            return _of(self._settings)
+        if task.sha256 not in self._looks:
+            drawn = referee.describe(task, deadline_s=self._settings.deadline_s).shapes
+            # A task that is refused has none, and its verdict says why.
+            self._looks[task.sha256] = {
+                split: drawn[split][:count] for split, count in counts.items() if split in drawn
+            }
+        return self._looks[task.sha256] or None
 
 
 def _of(settings: FleetPart) -> dict[Any, list[dict[str, Any]]] | None:

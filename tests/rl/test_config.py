@@ -46,6 +46,14 @@ def test_the_pipeline_without_a_gpu_has_the_three_stages_in_order() -> None:
         ({"epsilon_high": 0.1}, "the stage has an `epsilon_high` below its `epsilon`"),
         ({"reward": {"best_of": 9}}, "the stage has a `reward.best_of` above its `group` of 8"),
         ({"fleet": {"patience_s": 10}}, "`fleet` has a `patience_s` below its `deadline_s`"),
+        (
+            {"fleet": {"first_look": {"adversarial": 3}}},
+            "`fleet` has a `first_look` without `visible` shapes",
+        ),
+        (
+            {"fleet": {"first_look": {"visible": 2}, "url": "http://127.0.0.1:8000"}},
+            "`fleet` has a `first_look`, which is of sampled shapes",
+        ),
         ({"tasks": ["a"], "held_out": ["a"]}, "'a' both in `tasks` and in `held_out`"),
         ({"model": {"path": "a", "fresh": {"model_type": "llama"}}}, "`model` has both"),
         ({"model": {"fresh": {}}}, "without `model_type`"),

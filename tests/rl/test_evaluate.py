@@ -75,7 +75,7 @@ class Judging:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def judge(self, task: TaskSource, source: str) -> Verdict:
+    async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
         self.asked.append(source)
         speed = float(source.split("speed = ")[1].split()[0])
         if speed == 99.0:
@@ -185,7 +185,7 @@ def test_cells_that_do_not_fit_are_refused() -> None:
 
 def test_a_decoy_is_a_failure_as_it_is_in_training(tmp_path: Path) -> None:
     class Finding(Judging):
-        async def judge(self, task: TaskSource, source: str) -> Verdict:
+        async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
             finding = verdicts.Finding("decoy_kernel", "warning", "nothing computed")
             return replace(await super().judge(task, source), findings=(finding,))
 
@@ -212,7 +212,7 @@ class Elsewhere(Judging):
         super().__init__()
         self.machine, self.rejects = machine, rejects
 
-    async def judge(self, task: TaskSource, source: str) -> Verdict:
+    async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
         found = await super().judge(task, source)
         if self.rejects:
             found = from_json(rejected(self.rejects))
@@ -233,7 +233,7 @@ def test_verdicts_of_two_types_of_machine_are_not_compared(tmp_path: Path) -> No
     assert compared_at(tmp_path / "two", Elsewhere("NVIDIA L4"))["machine"] == "NVIDIA L4"
 
     class Moving(Elsewhere):
-        async def judge(self, task: TaskSource, source: str) -> Verdict:
+        async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
             found = await super().judge(task, source)
             self.machine = "NVIDIA L4"
             return found
@@ -399,7 +399,7 @@ def test_what_is_wrong_and_what_can_go_on_end_differently(
 
 
 class Gone(Judging):
-    async def judge(self, task: TaskSource, source: str) -> Verdict:
+    async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
         raise Unjudged("no service answers", again=True, gone=True)
 
 

@@ -45,7 +45,7 @@ class Scripted:
         self.asked: list[str] = []
         self.now = self.most = 0
 
-    async def judge(self, task: TaskSource, source: str) -> Verdict:
+    async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
         self.asked.append(source)
         number = self.asked.count(source)
         self.now += 1
@@ -167,7 +167,7 @@ def test_a_candidate_that_cannot_be_submitted_is_rejected_and_not_let_off() -> N
 
 def test_a_reward_that_never_comes_is_none_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     class Silent(Scripted):
-        async def judge(self, task: TaskSource, source: str) -> Verdict:
+        async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
             if speed_in(source) == 1.0:
                 await asyncio.sleep(60)
             return await super().judge(task, source)

@@ -276,3 +276,61 @@ def test_a_machine_without_the_device_judges_nothing(monkeypatch: pytest.MonkeyP
     # Who needs no device here is not asked for one.
     assert machine_of(FleetPart(machine="NVIDIA H200")) == "NVIDIA H200"
     assert machine_of(FleetPart(url="http://127.0.0.1:9")) is None
+
+
+class _Recording:
+    """In a referee's place: which tasks it was given, in order, and the shapes."""
+
+    alive = True
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.tasks: list[str] = []
+        self.shapes: list[Any] = []
+
+    def describe(self, *_: Any, **__: Any) -> SimpleNamespace:
+        return SimpleNamespace(
+            shapes={split: [{"n": n} for n in range(5)] for split in ("visible", "adversarial", "validation")}
+        )
+
+    def evaluate(self, task: TaskSource, *_: Any, shapes: Any, **__: Any) -> str:
+        self.tasks.append(task.name)
+        self.shapes.append(shapes)
+        time.sleep(0.02)
+        return "verdict"
+
+    def kill(self) -> None:
+        """Nothing runs."""
+
+    close = kill
+
+
+def test_referees_of_this_machine_keep_to_their_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three referees share four tasks of four candidates, then many of one task."""
+    monkeypatch.setattr(judges, "Referee", _Recording)
+    judge = judges.LocalJudge(FleetPart(device="cpu", local_referees=3, width=24))
+    referees: Any = list(judge._threads)
+    tasks = [TaskSource(name, f"# {name}\n") for name in "abcd"]
+
+    async def ask(given: list[TaskSource]) -> None:
+        await asyncio.gather(*(judge.judge(task, SHORT) for task in given))
+
+    asyncio.run(ask([task for task in tasks for _ in range(4)]))
+    openings = sum(
+        1 + sum(one != two for one, two in zip(r.tasks, r.tasks[1:], strict=False)) for r in referees
+    )
+    assert sum(len(one.tasks) for one in referees) == 16
+    assert openings == 4
+    before = [len(one.tasks) for one in referees]
+    asyncio.run(ask(tasks[:1] * 12))
+    assert all(len(one.tasks) > count for one, count in zip(referees, before, strict=True))
+    judge.close()
+
+
+def test_a_first_look_is_at_few_shapes_and_a_second_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judges, "Referee", _Recording)
+    judge = judges.LocalJudge(FleetPart(device="cpu", first_look={"visible": 2, "adversarial": 1}))
+    (referee,) = list[Any](judge._threads)
+    asyncio.run(judge.judge(TASK, SHORT))
+    asyncio.run(judge.judge(TASK, SHORT, whole=True))
+    judge.close()
+    assert referee.shapes == [{"visible": [{"n": 0}, {"n": 1}], "adversarial": [{"n": 0}]}, None]

@@ -1,7 +1,7 @@
 """Attention of float32 tensors by three float16 products for each of its two products, at float32 accuracy.
 
 softmax(scale * q k^T, masked) v for heads of at most 256, without the matrix of scores in memory. Queries and keys are split by rows, values by
-columns (`parts.py` says how two float16 parts hold 22 bits); weights of the softmax lie in 0 to 1 and are split in registers.
+columns (`parts.py` says how two float16 parts hold 22 bits); queries of heads up to 64 and weights are split in registers.
 Heads with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again in float32, and so are groups of queries with scores
 so large that the tensor core's truncated sums would show in the weights.
 
@@ -15,10 +15,19 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from agent.kernels.gpu.launching import launch
-from agent.kernels.gpu.parts import BLOCK_K, has_misfits, power_of_two, scale_exponent, scale_pitch, split
+from agent.kernels.gpu.parts import (
+    BLOCK_K,
+    empty_scales,
+    has_misfits,
+    power_of_two,
+    scale_exponent,
+    scale_pitch,
+    split,
+)
 
 #: A score is off by 3e-7 of itself; at this size, that is 4e-5 of a weight, about as much as float32's own error there (simulated).
 LARGEST_SCORE = tl.constexpr(128.0)
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -33,81 +42,119 @@ def exponentials(score, counts, largest):
 
 
 @triton.jit(do_not_specialize=["queries", "keys"])
-def _attend(q_tiles, k_tiles, v_tiles, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr,
-            heads, queries, keys, dims, scale, mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
-            HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, SAFE: tl.constexpr, ELEMENT: tl.constexpr,
+def _attend(q_tiles, k_tiles, v_tiles, q_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr,
+            heads, queries, keys, dims, scale, q_batch, q_head, q_row, q_dim, mask_batch, mask_head, mask_row, mask_col,
+            out_batch, out_head, out_row, SPLITS: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, SAFE: tl.constexpr, ELEMENT: tl.constexpr,
             QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """A tile of queries of one head; the mask has a byte, not zero for keys that do not count.
 
-    With ELEMENT, weights are this function of a score and what the mask has.
+    With ELEMENT, weights are this function of a score and what the mask has; else weights are 4096 times the softmax's until they are divided by
+    their sum, and scores are exponents of two.
     """
     head = tl.program_id(1)
-    from_query = tl.program_id(0) * QUERIES
+    tile = tl.program_id(0)
+    if CAUSAL:
+        tile = tl.num_programs(0) - 1 - tile  # those with the most keys begin
+    from_query = tile * QUERIES
     query = from_query + tl.arange(0, QUERIES)
     dim = tl.arange(0, DIMS)
     all_heads = tl.num_programs(1)
     # Low parts begin at these rows.
     q_low, k_low, v_low = all_heads * queries, all_heads * keys, all_heads * dims
-    q_row = (head * queries + from_query).to(tl.int32)
-    qh, ql = q_tiles.load([q_row, 0]), q_tiles.load([q_low + q_row, 0])
-    q_scale = scale * tl.load(
-        q_scale_ptr + head * scale_pitch(queries) + query, mask=query < queries, other=0.0
-    )
+    if SPLITS:  # a tile of queries is read once
+        q_ptr += (head // heads).to(tl.int64) * q_batch + (head % heads).to(tl.int64) * q_head
+        q_ptr += query.to(tl.int64)[:, None] * q_row + dim[None, :] * q_dim
+        q = tl.load(q_ptr, mask=(query < queries)[:, None] & (dim < dims)[None, :], other=0.0)
+        q_exponent, has_scale = scale_exponent(tl.max(q.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
+        q *= power_of_two(13 - q_exponent)[:, None]
+        qh = q.to(tl.float16)
+        ql = (q - qh.to(tl.float32)).to(tl.float16)
+        q_scale = power_of_two(q_exponent - 13)
+        all_fit = has_scale.to(tl.int32)
+    else:
+        first_row = (head * queries + from_query).to(tl.int32)
+        qh, ql = q_tiles.load([first_row, 0]), q_tiles.load([q_low + first_row, 0])
+        q_scale = tl.load(q_scale_ptr + head * scale_pitch(queries) + query, mask=query < queries, other=0.0)
+        all_fit = tl.full((QUERIES,), 1, dtype=tl.int32)
+    sign = tl.where(scale < 0.0, -1.0, 1.0)
+    if ELEMENT is None:
+        q_scale *= tl.abs(scale) * LOG2_E
+    else:
+        q_scale *= tl.abs(scale)
     largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
     weight = tl.zeros((QUERIES,), dtype=tl.float32)
-    all_fit = tl.full((QUERIES,), 1, dtype=tl.int32)
     total = tl.zeros((QUERIES, DIMS), dtype=tl.float32)
     mask_ptr += (head // heads).to(tl.int64) * mask_batch + (head % heads).to(tl.int64) * mask_head
     end = tl.minimum(keys, from_query + QUERIES) if CAUSAL else keys
-    for first in tl.range(0, end, KEYS):
-        key = first + tl.arange(0, KEYS)
-        k_row = (head * keys + first).to(tl.int32)
-        kh, kl = k_tiles.load([k_row, 0]).T, k_tiles.load([k_low + k_row, 0]).T
-        score = tl.dot(ql, kh)
-        score = tl.dot(qh, kl, score)
-        score = tl.dot(qh, kh, score)
-        k_scale = tl.load(k_scale_ptr + head * scale_pitch(keys) + key, mask=key < keys, other=0.0)
-        score = score * q_scale[:, None] * k_scale[None, :]
-        counts = (key < keys)[None, :]
-        if CAUSAL:
-            counts = counts & (key[None, :] <= query[:, None])
-        if HAS_MASK:
-            at = query.to(tl.int64)[:, None] * mask_row + key.to(tl.int64)[None, :] * mask_col
-            masked = tl.load(mask_ptr + at, mask=(query < queries)[:, None] & (key < keys)[None, :], other=0)
-        else:
-            masked = score  # not read
-        if ELEMENT is None:
+    # Up to here each key counts for each query, but for the mask.
+    whole = (tl.minimum(keys, from_query + 1) if CAUSAL else keys) // KEYS * KEYS
+    for part in tl.static_range(2):
+        for first in tl.range(0 if part == 0 else whole, whole if part == 0 else end, KEYS):
+            key = first + tl.arange(0, KEYS)
+            k_row = (head * keys + first).to(tl.int32)
+            kh, kl = k_tiles.load([k_row, 0]).T, k_tiles.load([k_low + k_row, 0]).T
+            score = tl.dot(ql, kh)
+            score = tl.dot(qh, kl, score)
+            score = tl.dot(qh, kh, score)
+            k_scale = tl.load(k_scale_ptr + head * scale_pitch(keys) + key, mask=key < keys, other=0.0)
+            score = score * (sign * k_scale)[None, :]
+            counts = tl.full((1, KEYS), 1, dtype=tl.int1)
+            if part == 1:
+                counts = (key < keys)[None, :]
+                if CAUSAL:
+                    counts = counts & (key[None, :] <= query[:, None])
             if HAS_MASK:
-                counts = counts & (masked == 0)
-            p, faded, largest = exponentials(score, counts, largest)
-            weight = weight * faded + tl.sum(p, axis=1)
-            p *= 4096.0
-            total *= faded[:, None]
-        else:
-            p = tl.where(counts & (query < queries)[:, None], ELEMENT(score, masked), 0.0)
-            exponent, fits = scale_exponent(tl.max(p.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
-            all_fit = tl.minimum(all_fit, fits.to(tl.int32))
-            p *= power_of_two(13 - exponent)[:, None]
-        ph = p.to(tl.float16)
-        pl = (p - ph.to(tl.float32)).to(tl.float16)
-        vh, vl = v_tiles.load([head * dims, first]).T, v_tiles.load([v_low + head * dims, first]).T
-        part = tl.dot(pl, vh)
-        part = tl.dot(ph, vl, part)
-        part = tl.dot(ph, vh, part)
-        at = (first // BLOCK * all_heads + head).to(tl.int64) * scale_pitch(dims)
-        v_scale = tl.load(v_scale_ptr + at + dim, mask=dim < dims, other=0.0)
-        part *= v_scale[None, :]
-        if ELEMENT is not None:
-            part *= power_of_two(exponent - 13)[:, None]
-        total += part
-    is_off = tl.where(largest == float("-inf"), 0.0, tl.abs(largest)) > LARGEST_SCORE
+                at = query.to(tl.int64)[:, None] * mask_row + key.to(tl.int64)[None, :] * mask_col
+                masked = tl.load(
+                    mask_ptr + at, mask=(query < queries)[:, None] & (key < keys)[None, :], other=0
+                )
+            else:
+                masked = score  # not read
+            if ELEMENT is None:
+                if HAS_MASK:
+                    counts = counts & (masked == 0)
+                # A scale may be zero, which would make NaN of a score of minus infinity.
+                now = tl.max(tl.where(counts, score, float("-inf")), axis=1)
+                now = tl.maximum(largest, tl.where(now == float("-inf"), now, now * q_scale))
+                base = tl.where(now == float("-inf"), 0.0, now)
+                p = tl.exp2(score * q_scale[:, None] - (base - 12.0)[:, None])
+                p = tl.where(counts, p, 0.0)
+                faded = tl.where(largest == float("-inf"), 0.0, tl.exp2(largest - base))
+                largest = now
+                weight = weight * faded + tl.sum(p, axis=1)
+                total *= faded[:, None]
+            else:
+                p = ELEMENT(score * q_scale[:, None], masked)
+                p = tl.where(counts & (query < queries)[:, None], p, 0.0)
+                exponent, fits = scale_exponent(tl.max(p.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
+                all_fit = tl.minimum(all_fit, fits.to(tl.int32))
+                p *= power_of_two(13 - exponent)[:, None]
+            ph = p.to(tl.float16)
+            pl = (p - ph.to(tl.float32)).to(tl.float16)
+            vh, vl = v_tiles.load([head * dims, first]).T, v_tiles.load([v_low + head * dims, first]).T
+            share = tl.dot(pl, vh)
+            share = tl.dot(ph, vl, share)
+            share = tl.dot(ph, vh, share)
+            at = (first // BLOCK * all_heads + head).to(tl.int64) * scale_pitch(dims)
+            v_scale = tl.load(v_scale_ptr + at + dim, mask=dim < dims, other=0.0)
+            share *= v_scale[None, :]
+            if ELEMENT is not None:
+                share *= power_of_two(exponent - 13)[:, None]
+            total += share
+    is_off = tl.where(largest == float("-inf"), 0.0, tl.abs(largest)) > LARGEST_SCORE * LOG2_E
     is_off = is_off | (all_fit == 0)
-    if tl.max(is_off.to(tl.int32), axis=0) > 0:
+    if SPLITS:
+        tl.store(
+            q_scale_ptr + head * scale_pitch(queries) + query,
+            tl.where(is_off, -1.0, 1.0),
+            mask=query < queries,
+        )
+    elif tl.max(is_off.to(tl.int32), axis=0) > 0:
         tl.store(q_scale_ptr + head * scale_pitch(queries) + query, -1.0, mask=query < queries)
     if ELEMENT is None:
         if SAFE:
             weight = tl.where(weight == 0.0, 1.0, weight)
-        total = total / (4096.0 * weight)[:, None]
+        total = total / weight[:, None]
     to = (
         (head // heads).to(tl.int64) * out_batch
         + (head % heads).to(tl.int64) * out_head
@@ -221,6 +268,15 @@ def attend_exactly(q, k, v, scales, mask, scale, causal, safe, element, out):
     return out
 
 
+def tiles_of(size, masked):
+    """Queries of a tile, keys of a step, warps and stages for heads of this size, a power of two."""
+    if size <= 64:  # two programs share a multiprocessor: one multiplies while the other takes exponentials
+        return 64, 64, 4, 2
+    if size == 128:  # a mask takes registers
+        return 128, 32 if masked else 64, 8, 2
+    return 64, 32, 4, 2
+
+
 def attention(q, k, v, mask, scale, causal, safe, out, element=None):
     """Write softmax(scale * q k^T) v to out (batch, heads, queries, dims), whose last axis is dense; q, k, v float32 like it.
 
@@ -232,20 +288,26 @@ def attention(q, k, v, mask, scale, causal, safe, out, element=None):
     """
     batch, heads, queries, dims = q.shape
     keys = k.shape[2]
-    parts = [*split(q, k), *split(v.transpose(2, 3))]
     size = max(16, triton.next_power_of_2(dims))
-    tile, step = (128, 64) if size <= 64 else (128, 32) if size == 128 else (64, 32)
-    boxes = ([tile, size], [step, size], [size, step])
-    tiles = [TensorDescriptor.from_tensor(one.halves, box) for one, box in zip(parts, boxes, strict=True)]
-    scales = [one.scale for one in parts]
-    mask_or_any = in_bytes(out, mask)
+    tile, step, warps, stages = tiles_of(size, mask is not None)
+    # With larger heads registers do not suffice to split queries there.
+    splits = size <= 64
+    of_q, of_k = (None, *split(k)) if splits else split(q, k)
+    parts = [of_k, *split(v.transpose(2, 3))]
+    k_tiles, v_tiles = (
+        TensorDescriptor.from_tensor(one.halves, box)
+        for one, box in zip(parts, ([step, size], [size, step]), strict=True)
+    )
+    q_tiles = k_tiles if of_q is None else TensorDescriptor.from_tensor(of_q.halves, [tile, size])
+    q_scale = empty_scales(1, batch * heads, queries, q.device) if of_q is None else of_q.scale
+    scales = [q_scale, *(one.scale for one in parts)]
     places = (0, 0, 0, 0) if mask is None else mask.expand(batch, heads, queries, keys).stride()
-    where = (*places, *out.stride()[:3])
     launch(
         _attend, (-(-queries // tile), batch * heads),
-        (*tiles, *scales, mask_or_any, out), (heads, queries, keys, dims, scale, *where),
-        HAS_MASK=mask is not None, CAUSAL=causal, SAFE=safe, ELEMENT=element,
-        QUERIES=tile, KEYS=step, DIMS=size, BLOCK=BLOCK_K, num_warps=8, num_stages=2,
+        (q_tiles, k_tiles, v_tiles, q, *scales, in_bytes(out, mask), out),
+        (heads, queries, keys, dims, scale, *q.stride(), *places, *out.stride()[:3]),
+        SPLITS=splits, HAS_MASK=mask is not None, CAUSAL=causal, SAFE=safe, ELEMENT=element,
+        QUERIES=tile, KEYS=step, DIMS=size, BLOCK=BLOCK_K, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return attend_exactly(q, k, v, scales, mask, scale, causal, safe, element, out)
 

@@ -41,8 +41,16 @@ def scale_pitch(rows):
 
 @triton.jit
 def _split_rows(x_ptr, halves_ptr, scale_ptr, program, rows, ks, padded, heads, batch_stride, head_stride, row_stride, k_stride,
-                ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """One block of k of some rows: scaled, in two parts, with k contiguous."""
+                ROWS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+    """One block of k of some rows: scaled, in two parts, with k contiguous; WIDE where all strides and ks are multiples of four."""
+    if WIDE:  # the compiler knows it, and loads four at once
+        ks, row_stride, head_stride, batch_stride = (
+            ks // 4 * 4,
+            row_stride // 4 * 4,
+            head_stride // 4 * 4,
+            batch_stride // 4 * 4,
+        )
+    padded = padded // 8 * 8
     batch, k_block = tl.program_id(1), tl.program_id(2)
     row = program * ROWS + tl.arange(0, ROWS)
     k = k_block * BLOCK + tl.arange(0, BLOCK)
@@ -67,13 +75,14 @@ def _split_rows(x_ptr, halves_ptr, scale_ptr, program, rows, ks, padded, heads, 
 
 @triton.jit(do_not_specialize=["x_rows", "y_rows", "ks"])
 def _split(x_ptr, x_halves, x_scale, y_ptr, y_halves, y_scale, x_rows, y_rows, ks, padded, heads, x_batch, x_head, x_row, x_k,
-           y_batch, y_head, y_row, y_k, X_ROWS: tl.constexpr, Y_ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+           y_batch, y_head, y_row, y_k, X_ROWS: tl.constexpr, Y_ROWS: tl.constexpr, BLOCK: tl.constexpr, X_WIDE: tl.constexpr,
+           Y_WIDE: tl.constexpr):  # fmt: skip
     """Programs for the rows of x, then for those of y."""
     program, of_x = tl.program_id(0), tl.cdiv(x_rows, X_ROWS)
     if program < of_x:
-        _split_rows(x_ptr, x_halves, x_scale, program, x_rows, ks, padded, heads, x_batch, x_head, x_row, x_k, X_ROWS, BLOCK)  # fmt: skip
+        _split_rows(x_ptr, x_halves, x_scale, program, x_rows, ks, padded, heads, x_batch, x_head, x_row, x_k, X_ROWS, BLOCK, X_WIDE)  # fmt: skip
     else:
-        _split_rows(y_ptr, y_halves, y_scale, program - of_x, y_rows, ks, padded, heads, y_batch, y_head, y_row, y_k, Y_ROWS, BLOCK)  # fmt: skip
+        _split_rows(y_ptr, y_halves, y_scale, program - of_x, y_rows, ks, padded, heads, y_batch, y_head, y_row, y_k, Y_ROWS, BLOCK, Y_WIDE)  # fmt: skip
 
 
 @triton.jit
@@ -139,11 +148,16 @@ def split(x, y=None):
     of_x = Parts(batches * heads, rows, ks, x.device)
     found = [of_x] if y is None else [of_x, Parts(batches * heads, y.shape[2], ks, x.device)]
     y, y_rows, of_y = (x, 0, of_x) if y is None else (y, y.shape[2], found[1])
-    x_step, y_step = (8 if one.stride(3) == 1 else 32 for one in (x, y))
+    # A block need not be longer than a row.
+    block = min(BLOCK_K, max(16, triton.next_power_of_2(ks)))
+    x_step, y_step = (8 * BLOCK_K // block if one.stride(3) == 1 else 32 for one in (x, y))
+    x_wide, y_wide = (
+        one.stride(3) == 1 and not any(size % 4 for size in (ks, *one.stride()[:3])) for one in (x, y)
+    )
     launch(
         _split, (-(-rows // x_step) + -(-y_rows // y_step), batches * heads, -(-ks // BLOCK_K)),
         (x, of_x.halves, of_x.scale, y, of_y.halves, of_y.scale),
         (rows, y_rows, ks, of_x.halves.shape[1], heads, *x.stride(), *y.stride()),
-        X_ROWS=x_step, Y_ROWS=y_step, BLOCK=BLOCK_K,
+        X_ROWS=x_step, Y_ROWS=y_step, BLOCK=block, X_WIDE=x_wide, Y_WIDE=y_wide,
     )  # fmt: skip
     return found

@@ -1,8 +1,8 @@
 """Softmax and log-softmax of long rows: each row is read once and written once.
 
 A row is cut into pieces that programs hold in registers. They exchange the pieces' maxima and sums through memory and wait for one
-another. A program takes its piece by a ticket when it starts, so the pieces of the first unfinished row are running or come next.
-The wait is bounded all the same, since other kernels may hold the rest of the device: after it, a program reads the whole row.
+another. Programs start in order, so the pieces of the first unfinished row are running or come next; tickets, which would make sure of it,
+took a third of the time. The wait is bounded: after it, since other kernels may hold the rest of the device, a program reads the whole row.
 """
 
 import torch
@@ -19,25 +19,30 @@ MOST_LOOKS = 20_000  # about 20 ms
 
 @triton.jit(do_not_specialize=["cols", "pieces"])
 def _softmax(x_ptr, out_ptr, count_ptr, largest_ptr, sum_ptr, cols, pieces, LOG: tl.constexpr, PIECE: tl.constexpr,
-             PIECES: tl.constexpr, MOST_LOOKS: tl.constexpr):  # fmt: skip
-    """One piece of one row; count (1 + rows,) int32 is zero, largest and sum are (rows * pieces,) float32."""
-    ticket = tl.atomic_add(count_ptr, 1)
-    row, piece = (ticket // pieces).to(tl.int64), ticket % pieces
+             PIECES: tl.constexpr, WIDE: tl.constexpr, MOST_LOOKS: tl.constexpr):  # fmt: skip
+    """One piece of one row; with several pieces count (rows,) int32 is zero, largest and sum are (rows * pieces,) float32."""
+    if WIDE:  # a thread loads four neighbors at once
+        cols = cols // 4 * 4
+    row, piece = (tl.program_id(0) // pieces).to(tl.int64), tl.program_id(0) % pieces
     at = piece * PIECE + tl.arange(0, PIECE)
     x = tl.load(x_ptr + row * cols + at, mask=at < cols, other=float("-inf"), eviction_policy="evict_first")
     x = x.to(tl.float32)
     largest = tl.max(x, axis=0)
     base = tl.where(largest == float("-inf"), 0.0, largest)
-    total = tl.sum(tl.exp(x - base), axis=0)
+    own = largest
+    # Computed once: the special-function unit takes a quarter of a warp at a time.
+    weight = tl.exp(x - base)
+    total = tl.sum(weight, axis=0)
     if PIECES > 1:
         tl.store(largest_ptr + row * pieces + piece, largest)
         tl.store(sum_ptr + row * pieces + piece, total)
         tl.debug_barrier()
-        arrived = tl.atomic_add(count_ptr + 1 + row, 1, sem="acq_rel") + 1
+        arrived = tl.atomic_add(count_ptr + row, 1, sem="acq_rel") + 1
         looks = 0
         while (arrived < pieces) & (looks < MOST_LOOKS):
-            arrived = tl.atomic_add(count_ptr + 1 + row, 0, sem="acquire")
+            arrived = tl.load(count_ptr + row, volatile=True)
             looks += 1
+        arrived = tl.atomic_add(count_ptr + row, 0, sem="acquire")
         tl.debug_barrier()
         if arrived >= pieces:
             other = tl.arange(0, PIECES)
@@ -64,7 +69,8 @@ def _softmax(x_ptr, out_ptr, count_ptr, largest_ptr, sum_ptr, cols, pieces, LOG:
     if LOG:
         out = x - base - tl.log(total)
     else:
-        out = tl.exp(x - base) / total
+        # A piece of minus infinities alone has no maximum to come from, and weights of zero.
+        out = weight * (tl.where(own == float("-inf"), 1.0, tl.exp(own - base)) / total)
     tl.store(out_ptr + row * cols + at, out, mask=at < cols)
 
 
@@ -84,11 +90,13 @@ def softmax(x, out, log):
     cols = x.shape[-1]
     rows = x.numel() // cols
     pieces = -(-cols // PIECE)
-    count = torch.zeros(1 + rows, dtype=torch.int32, device=x.device)
-    largest, total = torch.empty((2, rows * pieces), dtype=torch.float32, device=x.device)
+    count, largest, total = x, x, x  # not read
+    if pieces > 1:
+        count = torch.zeros(rows, dtype=torch.int32, device=x.device)
+        largest, total = torch.empty((2, rows * pieces), dtype=torch.float32, device=x.device)
     piece = min(PIECE, triton.next_power_of_2(cols))
     launch(
         _softmax, (rows * pieces,), (x, out, count, largest, total), (cols, pieces), LOG=log, PIECE=piece, PIECES=triton.next_power_of_2(pieces),
-        MOST_LOOKS=MOST_LOOKS, num_warps=max(4, piece // 1024),
+        WIDE=cols % 4 == 0, MOST_LOOKS=MOST_LOOKS, num_warps=max(4, piece // 1024),
     )  # fmt: skip
     return out

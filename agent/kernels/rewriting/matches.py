@@ -23,8 +23,9 @@ from agent.kernels.rewriting.nodes import (
 )
 from agent.kernels.rewriting.weights import weights_of
 
-#: The compiler reads shorter rows once, too.
-LONG_ROW = 8192
+#: Of shorter ones the compiler's code is as fast.
+LONG_ROW = 2048
+_HALVES = (torch.float16, torch.bfloat16)
 #: Of a head. With fewer, attention is a matter of launches.
 LEAST_SCORES = 1 << 16
 
@@ -104,14 +105,23 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
         scores, excluded, element = found
         (q, k), v, scale = scores.args, node.args[1], 1.0
     else:
+        # Torch's fused kernels compute weights of 16-bit numbers in float32.
+        casts = ("_to_copy", "to") if value_of(node).dtype in _HALVES else ()
         weights, v, scale = only_used(node.args[0]), node.args[1], 1.0
-        if is_operation(weights, "dropout") and weights.args[2] is False:
+        while operation(weights) in casts or (is_operation(weights, "dropout") and weights.args[2] is False):
             weights = only_used(weights.args[0])
-        if not is_operation(weights, "softmax") or weights.args[1] not in (-1, 3) or len(weights.args) > 2:
+        dtypes = (None, torch.float32) if casts else (None,)
+        if (
+            not is_operation(weights, "softmax")
+            or weights.args[1] not in (-1, 3)
+            or arguments_of(weights)["dtype"] not in dtypes
+        ):
             return None
         scores = only_used(weights.args[0])
         while not is_operation(scores, "matmul"):
-            if is_operation(scores, "masked_fill") and excluded is None and scores.args[2] == -math.inf:
+            if operation(scores) in casts and value_of(scores).dtype == torch.float32:
+                pass
+            elif is_operation(scores, "masked_fill") and excluded is None and scores.args[2] == -math.inf:
                 excluded = scores.args[1]
             elif (more := scaled(scale, scores)) is not None:
                 scale = more
@@ -126,8 +136,9 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
             return None
         k = k.args[0]
     each = [value_of(one) for one in (q, k, v)]
-    if value_of(node).dtype != torch.float32 or not all(
-        isinstance(one, torch.Tensor) and one.dim() == 4 and one.dtype == torch.float32 for one in each
+    dtype = value_of(node).dtype
+    if dtype not in (_HALVES if not element else ()) + (torch.float32,) or not all(
+        isinstance(one, torch.Tensor) and one.dim() == 4 and one.dtype == dtype for one in each
     ):
         return None
     kinds = (torch.bool, torch.float32) if element else (torch.bool,)

@@ -129,7 +129,8 @@ def _attention(
     safe: bool,
     element: str,
 ) -> torch.Tensor:
-    return q.new_empty((*q.shape[:3], v.shape[3]))
+    batch, heads, queries, _ = q.shape
+    return q.new_empty((batch, queries, heads, v.shape[3])).transpose(1, 2)
 
 
 @torch.library.register_fake("kernelwright::decoding", lib=_LIBRARY)

@@ -16,7 +16,7 @@ from agent.kernels.rewriting.joined import joined_convolutions
 from agent.kernels.rewriting.lists import sums_of_many
 from agent.kernels.rewriting.matches import made_of
 from agent.kernels.rewriting.means import merged
-from agent.kernels.rewriting.nodes import arguments_of, aten, laid_out, replace, same_sizes
+from agent.kernels.rewriting.nodes import add_call, arguments_of, aten, replace, same_sizes
 from agent.kernels.rewriting.norms import fixed_norm, mean_of_norm, steady_norm
 from agent.kernels.rewriting.orders import order_statistic
 from agent.kernels.rewriting.packed import packed_linear
@@ -78,9 +78,11 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
                 )
         new.meta["val"] = value = node.meta["val"]
         if name == "attention":
-            new.meta["val"] = value.contiguous()
-            with graph.graph.inserting_before(node):
-                new = laid_out(graph.graph, new, value)
+            # The heads of a place lie side by side, as a projection wants them; users of what is written out may view it otherwise.
+            new.meta["val"] = value.transpose(1, 2).contiguous().transpose(1, 2)
+            if not value.transpose(1, 2).is_contiguous():
+                with graph.graph.inserting_before(node):
+                    new = add_call(graph.graph, aten.contiguous.default, new)
         replace(graph.graph, node, new)
         changed += 1
     graph.recompile()

@@ -226,8 +226,9 @@ for cols in (5, 3000, 9000):
         compare(f"softmax of {cols}", one, run(z.double(), -1), run(z, -1))
 rows.PIECE = 1024  # here programs run one after the other: all but a row's last give up waiting
 rows.MOST_LOOKS = 2
-z = draw(4, 3000) * 20
-z[1], z[2, 1], z[3, 2] = -float("inf"), float("inf"), float("nan")
+z = draw(5, 3000) * 20
+z[1], z[2, 1], z[3, 2], z[4, 1024:] = -float("inf"), float("inf"), float("nan"), -float("inf")
+z[4, :1024] -= 1000
 for log, run in ((False, torch.softmax), (True, torch.log_softmax)):
     compare("softmax in pieces", rows.softmax(z, torch.full_like(z, 7.0), log), run(z.double(), -1), run(z, -1))
 print(json.dumps(found))
@@ -235,7 +236,7 @@ print(json.dumps(found))
 
 
 ATTENTION = """
-def attend(name, batch, heads, queries, keys, dims, causal=False, masked=False, change=None):
+def attend(name, batch, heads, queries, keys, dims, causal=False, masked=False, change=None, scale=None):
     if skipped(name):
         return
     q = torch.randn(batch, queries, heads, dims).transpose(1, 2)
@@ -246,7 +247,7 @@ def attend(name, batch, heads, queries, keys, dims, causal=False, masked=False, 
     if masked:
         excluded = torch.rand(1, 1, queries, keys) > 0.7
         excluded[..., 4, :] = True  # a row without keys is NaN
-    scale = dims ** -0.5
+    scale = dims ** -0.5 if scale is None else scale
     def run(q, k, v):
         scores = (q @ k.transpose(2, 3)) * scale
         if causal:
@@ -273,6 +274,8 @@ def shared(q, k, v):
 
 attend("large scores, near one another", 1, 2, 160, 128, 64, change=shared)
 attend("large heads", 1, 1, 20, 300, 136)
+attend("no scale", 1, 2, 40, 70, 16, masked=True, scale=0.0)
+attend("a negative scale", 1, 2, 150, 140, 16, causal=True, scale=-0.3)
 
 def weigh(name, batch, heads, queries, keys, dims, element, run_element, mask=None, change=None):
     q = torch.randn(batch, queries, heads, dims).transpose(1, 2)

@@ -274,6 +274,34 @@ def test_attention_is_as_accurate_as_torch(dims: int, shared: float) -> None:
         assert error(got, exact) <= 2 * error(run(q, k, v), exact)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dims", [64, 128, 80])
+def test_fused_attention_of_halves_is_as_accurate_as_torch(dims: int, dtype: torch.dtype) -> None:
+    from agent.kernels.gpu import calls
+
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 4, 700, 6, dims, device="cuda", dtype=dtype).transpose(2, 3)
+    excluded = torch.rand(4, 1, 700, 700, device="cuda") < 0.3
+    excluded[1, 0, 5] = True
+    for mask, causal, safe in (
+        (None, False, True),
+        (None, True, True),
+        (excluded, False, True),
+        (excluded, False, False),
+    ):
+        counts = None if mask is None else ~mask
+        exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), counts, is_causal=causal)
+        torch_s = F.scaled_dot_product_attention(q, k, v, counts, is_causal=causal)
+        got = calls.library_attention(q, k, v, mask, None, causal, safe)
+        assert got.transpose(1, 2).is_contiguous()
+        assert got.isnan().any() == (not safe)
+        if not safe:
+            assert got[1, :, 5].isnan().all()
+            assert got.isnan().sum() == 6 * dims
+            got = got.nan_to_num(0.0)
+        assert error(got, exact) <= 1.5 * error(torch_s, exact)
+
+
 @pytest.mark.parametrize(("queries", "dims"), [(1, 128), (5, 64), (16, 256), (7, 72)])
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_of_few_queries_is_as_accurate_as_torch(queries: int, dims: int, masked: bool) -> None:

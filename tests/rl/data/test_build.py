@@ -60,7 +60,7 @@ class Judging:
         self.answers = answers
         self.asked: list[str] = []
 
-    async def judge(self, task: TaskSource, source: str) -> Verdict:
+    async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
         self.asked.append(source)
         return from_json(self.answers(source))
 

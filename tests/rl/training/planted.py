@@ -42,7 +42,7 @@ class Planted:
         self.asked: list[str] = []
         self._gone = self._unjudged = False
 
-    async def judge(self, task: TaskSource, source: str) -> Verdict:
+    async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
         self.asked.append(source)
         what = self._at.get(len(self.asked), "")
         if what in ("kill", "term"):

@@ -48,7 +48,7 @@ def train(at: Path) -> None:
     class Seen(Planted):
         """Keeps what it was asked about."""
 
-        async def judge(self, task: TaskSource, source: str) -> Verdict:
+        async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
             judged.append((task.sha256, fingerprint(source)))
             return await super().judge(task, source)
 
