@@ -10,8 +10,10 @@ import logging
 import threading
 import time
 import uuid
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -207,6 +209,14 @@ class _Asked:
         self.evaluation: str | None = None
 
 
+@dataclass
+class _Turn:
+    """A candidate that waits for a referee of this machine."""
+
+    task: str
+    referee: asyncio.Future[Referee]
+
+
 class LocalJudge:
     """Referees on this machine, each with its own thread, because a referee's child processes end with the thread that started them.
 
@@ -224,9 +234,9 @@ class LocalJudge:
         self._settings = settings
         self._threads: dict[Referee, ThreadPoolExecutor] = {}
         self._free: list[Referee] = []
-        #: The task that a referee has open, and the tasks of candidates that wait for one.
+        #: The task that a referee has open, and what waits for one.
         self._open: dict[Referee, str] = {}
-        self._waiting: list[str] = []
+        self._waiting: list[_Turn] = []
         self._looks: dict[str, dict[Any, list[dict[str, Any]]]] = {}
         count = settings.local_referees
         for _ in range(count):
@@ -242,16 +252,21 @@ class LocalJudge:
 
     async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
         """See `Judge.judge`. Cancellation kills the referee that runs the evaluation; its next call restarts it."""
-        self._waiting.append(task.sha256)
+        loop = asyncio.get_running_loop()
+        turn = _Turn(task.sha256, loop.create_future())
+        self._waiting.append(turn)
+        loop.call_soon(self._assign)  # after the candidates that come at the same time
         try:
-            await asyncio.sleep(0)  # candidates that come at the same time are all seen first
-            while (referee := self._taken(task.sha256)) is None:
-                await asyncio.sleep(0.01)
-        finally:
-            self._waiting.remove(task.sha256)
-        running = asyncio.get_running_loop().run_in_executor(
-            self._threads[referee], self._ask, referee, task, source, whole
-        )
+            referee = await turn.referee
+        except asyncio.CancelledError:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            elif not turn.referee.cancelled():
+                self._free.append(turn.referee.result())
+                self._assign()
+            raise
+        running = loop.run_in_executor(self._threads[referee], self._ask, referee, task, source, whole)
+        running.add_done_callback(lambda _: self._assign())
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -259,25 +274,31 @@ class LocalJudge:
             running.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
 
-    def _taken(self, task: str) -> Referee | None:
-        """A free referee for a task: one that has it open, else one whose own task no candidate waits for.
+    def _assign(self) -> None:
+        """Give free referees to candidates that wait."""
+        self._waiting = [one for one in self._waiting if not one.referee.cancelled()]
+        for referee in list(self._free):
+            turn = self._turn_for(self._open.get(referee))
+            if turn is not None:
+                self._waiting.remove(turn)
+                self._free.remove(referee)
+                self._open[referee] = turn.task
+                turn.referee.set_result(referee)
 
-        A second referee opens a task only if many candidates wait for it, and none waits for a task that no referee has.
-        """
-        chosen = next((one for one in self._free if self._open.get(one) == task), None)
-        if chosen is None:
-            opened = list(self._open.values())
-            enough = BACKENDS[self._settings.device].worth_sharing * opened.count(task)
-            if task in opened and (
-                self._waiting.count(task) < enough or not set(self._waiting) <= set(opened)
-            ):
-                return None
-            spare = [one for one in self._free if self._open.get(one) not in self._waiting]
-            chosen = min(spare, key=lambda one: one in self._open, default=None)
-        if chosen is not None:
-            self._free.remove(chosen)
-            self._open[chosen] = task
-        return chosen
+    def _turn_for(self, task: str | None) -> _Turn | None:
+        """The candidate that a referee with this task open judges next: of its task, of one that no referee has, or of one with many."""
+        own = next((one for one in self._waiting if one.task == task), None)
+        if own is not None:
+            return own
+        opened = list(self._open.values())
+        unopened = next((one for one in self._waiting if one.task not in opened), None)
+        if unopened is not None:
+            return unopened
+        counts = Counter(one.task for one in self._waiting)
+        worth = BACKENDS[self._settings.device].worth_sharing
+        return next(
+            (one for one in self._waiting if counts[one.task] >= worth * opened.count(one.task)), None
+        )
 
     def close(self) -> None:
         """End the referees."""

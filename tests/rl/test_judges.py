@@ -334,3 +334,25 @@ def test_a_first_look_is_at_few_shapes_and_a_second_at_all(monkeypatch: pytest.M
     asyncio.run(judge.judge(TASK, SHORT, whole=True))
     judge.close()
     assert referee.shapes == [{"visible": [{"n": 0}, {"n": 1}], "adversarial": [{"n": 0}]}, None]
+
+
+def test_a_candidate_that_no_longer_waits_holds_no_referee(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is given up before it has a referee or in the moment in which it gets one."""
+    monkeypatch.setattr(judges, "Referee", _Recording)
+    judge = judges.LocalJudge(FleetPart(device="cpu", width=4))
+    (referee,) = list[Any](judge._threads)
+
+    async def ask() -> None:
+        asked = [asyncio.create_task(judge.judge(TaskSource(name, name), SHORT)) for name in "abcd"]
+        await asyncio.sleep(0.005)
+        asked[1].cancel()
+        while judge._waiting[0].task != asked_tasks[3]:  # until the third has been given the referee
+            await asyncio.sleep(0)
+        asked[2].cancel()
+        assert await asyncio.wait_for(asked[3], 5) == "verdict"
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    asked_tasks = [TaskSource(name, name).sha256 for name in "abcd"]
+    asyncio.run(ask())
+    judge.close()
+    assert referee.tasks in (["a", "d"], ["a", "c", "d"])

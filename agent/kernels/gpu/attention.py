@@ -24,6 +24,7 @@ from agent.kernels.gpu.parts import (
     scale_pitch,
     split,
 )
+from agent.kernels.gpu.products import processors
 
 #: A score is off by 3e-7 of itself; at this size, that is 4e-5 of a weight, about as much as float32's own error there (simulated).
 LARGEST_SCORE = tl.constexpr(128.0)
@@ -42,7 +43,7 @@ def exponentials(score, counts, largest):
 
 
 @triton.jit(do_not_specialize=["queries", "keys"])
-def _attend(q_tiles, k_tiles, v_tiles, q_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr,
+def _attend(q_tiles, k_tiles, v_tiles, q_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, again_ptr, mask_ptr, out_ptr,
             heads, queries, keys, dims, scale, q_batch, q_head, q_row, q_dim, mask_batch, mask_head, mask_row, mask_col,
             out_batch, out_head, out_row, SPLITS: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, SAFE: tl.constexpr, ELEMENT: tl.constexpr,
             QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
@@ -84,6 +85,7 @@ def _attend(q_tiles, k_tiles, v_tiles, q_ptr, q_scale_ptr, k_scale_ptr, v_scale_
     largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
     weight = tl.zeros((QUERIES,), dtype=tl.float32)
     total = tl.zeros((QUERIES, DIMS), dtype=tl.float32)
+    least_k, least_v = tl.zeros((KEYS,), dtype=tl.float32), tl.zeros((DIMS,), dtype=tl.float32)
     mask_ptr += (head // heads).to(tl.int64) * mask_batch + (head % heads).to(tl.int64) * mask_head
     end = tl.minimum(keys, from_query + QUERIES) if CAUSAL else keys
     # Up to here each key counts for each query, but for the mask.
@@ -97,6 +99,7 @@ def _attend(q_tiles, k_tiles, v_tiles, q_ptr, q_scale_ptr, k_scale_ptr, v_scale_
             score = tl.dot(qh, kl, score)
             score = tl.dot(qh, kh, score)
             k_scale = tl.load(k_scale_ptr + head * scale_pitch(keys) + key, mask=key < keys, other=0.0)
+            least_k = tl.minimum(least_k, k_scale)
             score = score * (sign * k_scale)[None, :]
             counts = tl.full((1, KEYS), 1, dtype=tl.int1)
             if part == 1:
@@ -117,7 +120,8 @@ def _attend(q_tiles, k_tiles, v_tiles, q_ptr, q_scale_ptr, k_scale_ptr, v_scale_
                 now = tl.max(tl.where(counts, score, float("-inf")), axis=1)
                 now = tl.maximum(largest, tl.where(now == float("-inf"), now, now * q_scale))
                 base = tl.where(now == float("-inf"), 0.0, now)
-                p = tl.exp2(score * q_scale[:, None] - (base - 12.0)[:, None])
+                # Near the maximum the exponent is near zero, and exact; with the factor's 12 in it, it would be rounded.
+                p = tl.exp2(score * q_scale[:, None] - base[:, None]) * 4096.0
                 p = tl.where(counts, p, 0.0)
                 faded = tl.where(largest == float("-inf"), 0.0, tl.exp2(largest - base))
                 largest = now
@@ -137,19 +141,23 @@ def _attend(q_tiles, k_tiles, v_tiles, q_ptr, q_scale_ptr, k_scale_ptr, v_scale_
             share = tl.dot(ph, vh, share)
             at = (first // BLOCK * all_heads + head).to(tl.int64) * scale_pitch(dims)
             v_scale = tl.load(v_scale_ptr + at + dim, mask=dim < dims, other=0.0)
+            least_v = tl.minimum(least_v, v_scale)
             share *= v_scale[None, :]
             if ELEMENT is not None:
                 share *= power_of_two(exponent - 13)[:, None]
             total += share
     is_off = tl.where(largest == float("-inf"), 0.0, tl.abs(largest)) > LARGEST_SCORE * LOG2_E
     is_off = is_off | (all_fit == 0)
+    is_wrong = tl.max(is_off.to(tl.int32), axis=0) > 0
+    if is_wrong | (tl.min(least_k, axis=0) < 0.0) | (tl.min(least_v, axis=0) < 0.0):
+        tl.store(again_ptr, 1)
     if SPLITS:
         tl.store(
             q_scale_ptr + head * scale_pitch(queries) + query,
             tl.where(is_off, -1.0, 1.0),
             mask=query < queries,
         )
-    elif tl.max(is_off.to(tl.int32), axis=0) > 0:
+    elif is_wrong:
         tl.store(q_scale_ptr + head * scale_pitch(queries) + query, -1.0, mask=query < queries)
     if ELEMENT is None:
         if SAFE:
@@ -166,62 +174,64 @@ def _attend(q_tiles, k_tiles, v_tiles, q_ptr, q_scale_ptr, k_scale_ptr, v_scale_
 
 
 @triton.jit(do_not_specialize=["queries", "keys"])
-def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, out_ptr, heads, queries, keys, dims, scale,
-                    q_batch, q_head, q_row, q_dim, k_batch, k_head, k_row, k_dim, v_batch, v_head, v_row, v_dim,
+def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, again_ptr, mask_ptr, out_ptr, heads, queries, keys, dims,
+                    scale, all_heads, q_batch, q_head, q_row, q_dim, k_batch, k_head, k_row, k_dim, v_batch, v_head, v_row, v_dim,
                     mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
                     HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, SAFE: tl.constexpr, ELEMENT: tl.constexpr,
                     QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Heads with negative scales at keys or values, and groups of queries with one, once more by float32 multiply-adds."""
-    head = tl.program_id(1).to(tl.int64)
-    all_heads = tl.num_programs(1)
-    misfits = has_misfits(q_scale_ptr, 1, all_heads, head, tl.program_id(0) * QUERIES, queries, QUERIES, 1)
-    misfits |= has_misfits(v_scale_ptr, tl.cdiv(keys, BLOCK), all_heads, head, 0, dims, DIMS, 16)
-    for first in range(0, keys, 1024):
-        misfits |= has_misfits(k_scale_ptr, 1, all_heads, head, first, keys, 1024, 1)
-    if misfits:
-        batch, of_batch = head // heads, head % heads
-        query = (tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)).to(tl.int64)
-        dim = tl.arange(0, DIMS)
-        there = (query < queries)[:, None] & (dim < dims)[None, :]
-        q_ptr += batch * q_batch + of_batch * q_head
-        k_ptr += batch * k_batch + of_batch * k_head
-        v_ptr += batch * v_batch + of_batch * v_head
-        mask_ptr += batch * mask_batch + of_batch * mask_head
-        q = tl.load(q_ptr + query[:, None] * q_row + dim[None, :] * q_dim, mask=there, other=0.0)
-        largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
-        weight = tl.zeros((QUERIES,), dtype=tl.float32)
-        total = tl.zeros((QUERIES, DIMS), dtype=tl.float32)
-        for first in range(0, keys, KEYS):
-            key = (first + tl.arange(0, KEYS)).to(tl.int64)
-            inside = (key < keys)[:, None] & (dim < dims)[None, :]
-            k = tl.load(k_ptr + key[:, None] * k_row + dim[None, :] * k_dim, mask=inside, other=0.0)
-            v = tl.load(v_ptr + key[:, None] * v_row + dim[None, :] * v_dim, mask=inside, other=0.0)
-            score = tl.dot(q, k.T, input_precision="ieee") * scale
-            counts = (key < keys)[None, :]
-            if CAUSAL:
-                counts = counts & (key[None, :] <= query[:, None])
-            if HAS_MASK:
-                at = query[:, None] * mask_row + key[None, :] * mask_col
-                masked = tl.load(
-                    mask_ptr + at, mask=(query < queries)[:, None] & (key < keys)[None, :], other=0
-                )
-            else:
-                masked = score  # not read
-            if ELEMENT is None:
-                if HAS_MASK:
-                    counts = counts & (masked == 0)
-                p, faded, largest = exponentials(score, counts, largest)
-                weight = weight * faded + tl.sum(p, axis=1)
-                total *= faded[:, None]
-            else:
-                p = tl.where(counts, ELEMENT(score, masked), 0.0)
-            total += tl.dot(p, v, input_precision="ieee")
-        if ELEMENT is None:
-            if SAFE:
-                weight = tl.where(weight == 0.0, 1.0, weight)
-            total = total / weight[:, None]
-        to = batch * out_batch + of_batch * out_head + query * out_row
-        tl.store(out_ptr + to[:, None] + dim[None, :], total, mask=there)
+    """Heads with negative scales at keys or values, and groups of queries with one, once more by float32 multiply-adds; few programs."""
+    if tl.load(again_ptr) > 0:
+        groups = tl.cdiv(queries, QUERIES)
+        for task in range(tl.program_id(0), groups * all_heads, tl.num_programs(0)):
+            head, first_query = (task // groups).to(tl.int64), task % groups * QUERIES
+            misfits = has_misfits(q_scale_ptr, 1, all_heads, head, first_query, queries, QUERIES, 1)
+            misfits |= has_misfits(v_scale_ptr, tl.cdiv(keys, BLOCK), all_heads, head, 0, dims, DIMS, 16)
+            for first in range(0, keys, 1024):
+                misfits |= has_misfits(k_scale_ptr, 1, all_heads, head, first, keys, 1024, 1)
+            if misfits:
+                batch, of_batch = head // heads, head % heads
+                query = (first_query + tl.arange(0, QUERIES)).to(tl.int64)
+                dim = tl.arange(0, DIMS)
+                there = (query < queries)[:, None] & (dim < dims)[None, :]
+                q_at = q_ptr + batch * q_batch + of_batch * q_head
+                k_at = k_ptr + batch * k_batch + of_batch * k_head
+                v_at = v_ptr + batch * v_batch + of_batch * v_head
+                mask_at = mask_ptr + batch * mask_batch + of_batch * mask_head
+                q = tl.load(q_at + query[:, None] * q_row + dim[None, :] * q_dim, mask=there, other=0.0)
+                largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
+                weight = tl.zeros((QUERIES,), dtype=tl.float32)
+                total = tl.zeros((QUERIES, DIMS), dtype=tl.float32)
+                for first in range(0, keys, KEYS):
+                    key = (first + tl.arange(0, KEYS)).to(tl.int64)
+                    inside = (key < keys)[:, None] & (dim < dims)[None, :]
+                    k = tl.load(k_at + key[:, None] * k_row + dim[None, :] * k_dim, mask=inside, other=0.0)
+                    v = tl.load(v_at + key[:, None] * v_row + dim[None, :] * v_dim, mask=inside, other=0.0)
+                    score = tl.dot(q, k.T, input_precision="ieee") * scale
+                    counts = (key < keys)[None, :]
+                    if CAUSAL:
+                        counts = counts & (key[None, :] <= query[:, None])
+                    if HAS_MASK:
+                        at = query[:, None] * mask_row + key[None, :] * mask_col
+                        masked = tl.load(
+                            mask_at + at, mask=(query < queries)[:, None] & (key < keys)[None, :], other=0
+                        )
+                    else:
+                        masked = score  # not read
+                    if ELEMENT is None:
+                        if HAS_MASK:
+                            counts = counts & (masked == 0)
+                        p, faded, largest = exponentials(score, counts, largest)
+                        weight = weight * faded + tl.sum(p, axis=1)
+                        total *= faded[:, None]
+                    else:
+                        p = tl.where(counts, ELEMENT(score, masked), 0.0)
+                    total += tl.dot(p, v, input_precision="ieee")
+                if ELEMENT is None:
+                    if SAFE:
+                        weight = tl.where(weight == 0.0, 1.0, weight)
+                    total = total / weight[:, None]
+                to = batch * out_batch + of_batch * out_head + query * out_row
+                tl.store(out_ptr + to[:, None] + dim[None, :], total, mask=there)
 
 
 @triton.jit
@@ -254,14 +264,15 @@ def in_bytes(otherwise, mask):
     return otherwise if mask is None else mask.view(torch.uint8) if mask.dtype == torch.bool else mask
 
 
-def attend_exactly(q, k, v, scales, mask, scale, causal, safe, element, out):
-    """Compute again in float32 what no scale of q, k and v can hold."""
+def attend_exactly(q, k, v, scales, again, mask, scale, causal, safe, element, out):
+    """Compute again in float32 what no scale of q, k and v can hold, if ``again`` says that there is any."""
     batch, heads, queries, dims = q.shape
     keys = k.shape[2]
     places = (0, 0, 0, 0) if mask is None else mask.expand(batch, heads, queries, keys).stride()
+    programs = min(-(-queries // 16) * batch * heads, 4 * processors(q.device))
     launch(
-        _attend_exactly, (-(-queries // 16), batch * heads), (q, k, v, *scales, in_bytes(out, mask), out),
-        (heads, queries, keys, dims, scale, *q.stride(), *k.stride(), *v.stride(), *places, *out.stride()[:3]),
+        _attend_exactly, (programs,), (q, k, v, *scales, again, in_bytes(out, mask), out),
+        (heads, queries, keys, dims, scale, batch * heads, *q.stride(), *k.stride(), *v.stride(), *places, *out.stride()[:3]),
         HAS_MASK=mask is not None, CAUSAL=causal, SAFE=safe, ELEMENT=element,
         QUERIES=16, KEYS=32, DIMS=max(16, triton.next_power_of_2(dims)), BLOCK=BLOCK_K,
     )  # fmt: skip
@@ -301,15 +312,16 @@ def attention(q, k, v, mask, scale, causal, safe, out, element=None):
     q_tiles = k_tiles if of_q is None else TensorDescriptor.from_tensor(of_q.halves, [tile, size])
     q_scale = empty_scales(1, batch * heads, queries, q.device) if of_q is None else of_q.scale
     scales = [q_scale, *(one.scale for one in parts)]
+    again = torch.zeros(1, dtype=torch.int32, device=q.device)
     places = (0, 0, 0, 0) if mask is None else mask.expand(batch, heads, queries, keys).stride()
     launch(
         _attend, (-(-queries // tile), batch * heads),
-        (q_tiles, k_tiles, v_tiles, q, *scales, in_bytes(out, mask), out),
+        (q_tiles, k_tiles, v_tiles, q, *scales, again, in_bytes(out, mask), out),
         (heads, queries, keys, dims, scale, *q.stride(), *places, *out.stride()[:3]),
         SPLITS=splits, HAS_MASK=mask is not None, CAUSAL=causal, SAFE=safe, ELEMENT=element,
         QUERIES=tile, KEYS=step, DIMS=size, BLOCK=BLOCK_K, num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return attend_exactly(q, k, v, scales, mask, scale, causal, safe, element, out)
+    return attend_exactly(q, k, v, scales, again, mask, scale, causal, safe, element, out)
 
 
 def attention_applies(q, k, v):

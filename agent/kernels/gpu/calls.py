@@ -324,13 +324,13 @@ def _attention(q, k, v, excluded, scale, causal, safe, element):
     """The same by our kernel, or None where it does not apply or is not expected to be faster."""
     if not attention_applies(q, k, v) or not on_hopper(q.device):
         return None
-    dims, rows = q.shape[3], q.shape[0] * q.shape[1] * q.shape[2]
-    # Operations a second that were timed on an H200; what is written out makes passes over all scores.
-    theirs, ours = (33e12, 100e12) if dims <= 64 else (45e12, 135e12) if dims <= 128 else (45e12, 55e12)
-    theirs_s = 4 * rows * k.shape[2] * dims / theirs
-    theirs_s += 0 if excluded is None or safe else 20 * rows * k.shape[2] / 2.4e12
-    steps = -(-k.shape[2] // 64) * 64
-    ours_s = 4 * rows * steps * dims / ours + 12 * (q.numel() + 2 * k.numel()) / 3.5e12
+    dims, heads = q.shape[3], q.shape[0] * q.shape[1]
+    scores = heads * q.shape[2] * (-(-k.shape[2] // 64) * 64)
+    # Operations a second that were timed on an H200 (both sides compute 64 keys at a time); what is written out makes passes over all scores.
+    theirs, ours = (33e12, 120e12) if dims <= 64 else (45e12, 135e12) if dims <= 128 else (45e12, 55e12)
+    theirs_s = 4 * scores * dims / theirs + (0 if excluded is None or safe else 20 * scores / 2.4e12)
+    ours_s = 4 * scores * dims / ours + 24 * k.numel() / 3.5e12
+    ours_s += 26e-9 * heads * -(-q.shape[2] // 64) if dims <= 64 else 12 * q.numel() / 3.5e12
     if with_launches(ours_s, 5) >= 0.95 * theirs_s:
         return None
     out = q.new_empty((q.shape[0], q.shape[2], q.shape[1], v.shape[3])).transpose(1, 2)

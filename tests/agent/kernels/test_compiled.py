@@ -473,7 +473,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         {"num_warps": 32, "num_stages": 3},
     ),
 }
-INTEGERS = ("bits", "exponent", "bad", "flag", "count", "pieces", "spans")
+INTEGERS = ("again", "bits", "exponent", "bad", "flag", "count", "pieces", "spans")
 LONGS = ("place_ptr",)
 HALVES = ("high_ptr", "low_ptr")
 
