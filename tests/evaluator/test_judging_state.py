@@ -166,12 +166,13 @@ def test_set_up_and_first_call_are_told_apart(referee: Referee) -> None:
     """Set-up is the import of the file and the constructor at the first shape; neither is on any clock."""
     verdict = judge(referee, PLAIN, candidate(_SLOW_TO_START))
     assert verdict.verdict == "accepted", verdict.reason
-    assert verdict.setup_s >= 0.6
-    assert verdict.first_call_s >= 0.4
+    # Less than it sleeps: while others time, it is stopped, which does not count.
+    assert verdict.setup_s >= 0.4
+    assert verdict.first_call_s >= 0.2
     # The least of several: who has the cores meanwhile takes time from either.
     quick = [judge(referee, PLAIN, replaced(PLAIN)) for _ in range(3)]
-    assert min(one.setup_s for one in quick) < verdict.setup_s - 0.3
-    assert min(one.first_call_s for one in quick) < verdict.first_call_s - 0.2
+    assert min(one.setup_s for one in quick) < verdict.setup_s - 0.2
+    assert min(one.first_call_s for one in quick) < verdict.first_call_s - 0.1
 
 
 # -- the task's own oracle ---------------------------------------------------------------------------------------
