@@ -23,7 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from agent.kernels.gpu import calls
 from benchmarks.float32_products import elapsed_ms, in_turns, recorded
-from benchmarks.shared import MEASUREMENTS, environment, write_new
+from benchmarks.shared import MEASUREMENTS, environment, gpu_name, write_new
 
 BACKENDS = (
     SDPBackend.FLASH_ATTENTION,
@@ -62,6 +62,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
 ) -> None:
     """Compare, print a table, and write JSON."""
+    gpu = gpu_name()
     torch.backends.cuda.matmul.allow_tf32 = False
     ends_at = time.monotonic() + seconds
     rows = []
@@ -73,7 +74,6 @@ def main(
         of_dtype = [row["faster"] for row in rows if row["dtype"] == str(dtype)]
         if of_dtype:
             print(f"{len(of_dtype)} together: {math.exp(sum(map(math.log, of_dtype)) / len(of_dtype)):.2f}x")
-    gpu = torch.cuda.get_device_name()
     write_new(out, "attention-cuda", {"environment": environment() | {"gpu": gpu}, "rows": rows})
 
 
@@ -146,4 +146,5 @@ def line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    main.__doc__ = __doc__  # for --help
     typer.run(main)

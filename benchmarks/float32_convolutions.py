@@ -19,7 +19,7 @@ import typer
 from agent.kernels.gpu import calls
 from agent.kernels.gpu.choice import by_products
 from benchmarks.float32_products import in_turns
-from benchmarks.shared import MEASUREMENTS, environment, write_new
+from benchmarks.shared import MEASUREMENTS, environment, gpu_name, write_new
 
 
 class Form(NamedTuple):
@@ -63,6 +63,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
 ) -> None:
     """Compare, print a table, and write JSON."""
+    gpu = gpu_name()
     torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = False, True
     ends_at = time.monotonic() + seconds
     rows = []
@@ -74,7 +75,6 @@ def main(
         print(
             f"{len(rows)} together: {math.exp(sum(math.log(row['faster']) for row in rows) / len(rows)):.2f}x"
         )
-    gpu = torch.cuda.get_device_name()
     write_new(out, "float32-convolutions-cuda", {"environment": environment() | {"gpu": gpu}, "rows": rows})
 
 
@@ -118,4 +118,5 @@ def line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    main.__doc__ = __doc__  # for --help
     typer.run(main)

@@ -27,7 +27,7 @@ import typer
 
 from agent.kernels.gpu.calls import library_mm
 from agent.kernels.gpu.products import product_pays
-from benchmarks.shared import MEASUREMENTS, environment, write_new
+from benchmarks.shared import MEASUREMENTS, environment, gpu_name, write_new
 
 ROUNDS = 15
 #: Rows, columns, terms.
@@ -45,6 +45,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
 ) -> None:
     """Compare, print a table, and write JSON."""
+    gpu = gpu_name()
     torch.backends.cuda.matmul.allow_tf32 = False
     ends_at = time.monotonic() + seconds
     rows = []
@@ -63,7 +64,6 @@ def main(
             drawn.append(compared(m, n, k) | {"in_graph": compared(m, n, k, in_graph=True)})
     print_random("called from Python", drawn)
     print_random("in a CUDA graph", [row["in_graph"] for row in drawn])
-    gpu = torch.cuda.get_device_name()
     report = {"environment": environment() | {"gpu": gpu}, "sizes": rows, "random": drawn}
     write_new(out, "float32-products-cuda", report)
 
@@ -160,4 +160,5 @@ def line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    main.__doc__ = __doc__  # for --help
     typer.run(main)

@@ -7,8 +7,8 @@ Candidates are those of :mod:`benchmarks.mixed`: half right in several languages
 as the completions of a training step do, and go through `rl.judges.LocalJudge`, which training uses: its referees, their walls, and a first
 look at few shapes. One right candidate for each task comes before, which opens the task and compiles its baselines, and is told apart.
 
-A stage's share is of all seconds that the referees had; what is between evaluations is `idle`. The processor's seconds are those of all processes
-of the machine (or of its container).
+A stage's share is of all seconds that the referees had. `other` is what an evaluation spends outside its stages; `between` is the rest: opening a task
+to see its shapes, and waiting for the next candidate. The processor's seconds are those of all processes of the container, where it tells them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import mixed
-from benchmarks.shared import MEASUREMENTS, environment, write_new
+from benchmarks.shared import MEASUREMENTS, environment, gpu_name, write_new
+from evaluator.devices import BACKENDS
 from evaluator.sources import TaskSource
 from evaluator.verdict import Verdict
 from kernelbench_tasks import catalog
@@ -38,9 +39,9 @@ _USAGE = Path("/sys/fs/cgroup/cpu.stat")
 
 def main(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
-    referees: Annotated[int, typer.Option(help="How many share the device.")] = 8,
-    tasks: Annotated[int, typer.Option(help="Tasks of the mix, at most 7.")] = 7,
-    count: Annotated[int, typer.Option(help="Candidates.")] = 256,
+    referees: Annotated[int, typer.Option(help="How many share the device.", min=1, max=64)] = 8,
+    tasks: Annotated[int, typer.Option(help="Tasks of the mix.", min=3, max=7)] = 7,
+    count: Annotated[int, typer.Option(help="Candidates.", min=1, max=4096)] = 256,
     visible: Annotated[int, typer.Option(help="Timed shapes of a first look.")] = 2,
     adversarial: Annotated[int, typer.Option(help="Other shapes of a first look.")] = 3,
     seconds_total: Annotated[float, typer.Option(help="Waits for no verdict after so many seconds.")] = 1e9,
@@ -48,6 +49,10 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
 ) -> None:
     """Measure, print tables, and write JSON."""
+    if device not in BACKENDS:
+        raise typer.BadParameter(f"--device {device}: use {' or '.join(BACKENDS)}")
+    if device == "cuda":
+        gpu_name()
     ends_at = time.monotonic() + seconds_total
     console = Console(width=170)
     settings = FleetPart.model_validate(
@@ -107,13 +112,13 @@ async def _judged(
         for stage, seconds in row.get("stages_s", {}).items():
             stages[stage] += seconds
     stages["other"] = sum(row.get("elapsed_s", 0.0) for row in rows) - sum(stages.values())
-    stages["idle"] = referees * elapsed_s - sum(stages.values())
+    stages["between"] = referees * elapsed_s - sum(stages.values())
     return {
         "candidates": len(candidates),
         "judged": len(rows),
         "elapsed_s": elapsed_s,
         "a_second": len(rows) / elapsed_s,
-        "processor_s_each": (_processor_s() - used) / max(len(rows), 1),
+        "processor_s_each": (_processor_s() - used) / max(len(rows), 1) or None,
         "stages_s": dict(stages),
         "verdicts": dict(Counter(row["verdict"] for row in rows)),
         "unexpected": [f"{row['name']}: {row['verdict']}" for row in rows if not row["expected"]],
@@ -150,9 +155,11 @@ def _print(name: str, found: dict[str, Any], console: Console) -> None:
         each = 1e3 * seconds / max(found["judged"], 1)
         table.add_row(stage, f"{seconds:.1f}", f"{each:.0f}", f"{100 * seconds / whole:.0f} %")
     console.print(table)
+    each = found["processor_s_each"]
+    told = f"{each:.1f} s of a core each; " if each else ""
     console.print(
-        f"{found['judged']} of {found['candidates']} in {found['elapsed_s']:.0f} s: {found['a_second']:.2f} a second, "
-        f"{found['processor_s_each']:.1f} s of a core each; {found['verdicts']}",
+        f"{found['judged']} of {found['candidates']} in {found['elapsed_s']:.0f} s: {found['a_second']:.2f} a second; "
+        f"{told}{found['verdicts']}",
         highlight=False,
     )
     for words in found["unexpected"]:
@@ -160,4 +167,5 @@ def _print(name: str, found: dict[str, Any], console: Console) -> None:
 
 
 if __name__ == "__main__":
+    main.__doc__ = __doc__  # for --help
     typer.run(main)

@@ -78,6 +78,17 @@ def row_candidate(task_source: str, device: str = "cpu") -> str:
     )
 
 
+def gpu_name() -> str:
+    """Name of the GPU that a benchmark runs on.
+
+    Raises:
+        typer.BadParameter: there is none.
+    """
+    if not torch.cuda.is_available():
+        raise typer.BadParameter("this needs an NVIDIA GPU, and torch finds none here")
+    return str(torch.cuda.get_device_name())
+
+
 def write_whole(path: Path, report: dict[str, Any]) -> None:
     """Write JSON so that a reader, or a program that is cut off, never leaves half a file."""
     with replacing(path) as file:

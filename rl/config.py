@@ -112,7 +112,7 @@ class FleetPart(Part):
         width: how many evaluations are under way at once, of all ranks together but one each; as many as a service has evaluators, and
             several times as many as there are referees here, which choose among them by their tasks.
         deadline_s: of one evaluation, for the evaluator.
-        patience_s: how long a verdict is waited for, waiting for a turn among others not counted.
+        patience_s: how long a verdict is waited for, waiting for a turn among others, or for a referee of this machine, not counted.
         tries: how often an evaluation that failed for reasons of ours is begun.
         step_s: how long all rewards of a step may take together; what has not come then is None.
         dead_steps: how often a step without any answer is asked, and how many steps in a row without any verdict may
@@ -121,8 +121,8 @@ class FleetPart(Part):
             service's first verdict.
         verdicts: file where verdicts are kept as they come; without it one in the stage's folder.
         shapes: what every task is judged at instead of sampled shapes, by split (`visible`, `adversarial`).
-        first_look: with referees of this machine, how many of a task's sampled shapes a candidate is judged at, by split (all of one that is
-            not named); one whose speed must be measured again is judged at all of them then.
+        first_look: with referees of this machine, how many of a task's sampled shapes a candidate is judged at, by split (one that is not
+            named is judged at all of its shapes); one whose speed must be measured again is judged at all of them then.
     """
 
     url: Address | None = None

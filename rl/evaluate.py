@@ -246,7 +246,7 @@ def fleet_of(
     """Fleet settings of the last judging stage, with the arguments taking precedence; an empty `url` means none.
 
     Drops the stage's `machine` and `verdicts`, which belong to its training run: a comparison uses the machine that judges it and
-    keeps its own verdicts.
+    keeps its own verdicts. It drops `first_look`, too: checkpoints are compared at all shapes.
 
     Raises:
         ConfigError: `device` is unknown.
@@ -254,7 +254,7 @@ def fleet_of(
     if device not in (None, *BACKENDS):
         raise ConfigError(f"--device {device}: must be {' or '.join(BACKENDS)}")
     judging = [stage.fleet for stage in stages if not isinstance(stage, SftStage)]
-    said = judging[-1].model_dump(exclude={"machine", "verdicts"}) if judging else {}
+    said = judging[-1].model_dump(exclude={"machine", "verdicts", "first_look"}) if judging else {}
     if device is not None:
         said["device"] = device
     if url is not None:

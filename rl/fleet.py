@@ -24,7 +24,7 @@ from rl.config import FleetPart, RewardPart
 from rl.errors import FleetLost, GroupError
 from rl.exemplars import Success
 from rl.hacks import HackDatabase, Opinion, Reviewer, caught, doubted
-from rl.judges import Judge, Unjudged
+from rl.judges import Judge, LocalJudge, Unjudged
 from rl.prompts import Answer, read_answer
 from rl.reward import FAULTS, Score, measured_again, normalized, score, shaping
 from rl.step_report import Report, Sample
@@ -224,10 +224,19 @@ class Fleet:
         scored = self._score(task, verdict)
         if scored.again and not self._confirmed(key):
             again, why = await self._verdict(step, task, source, None)
-            second = self._unjudged(why) if again is None else self._score(task, again)
-            if again is not None and (second.speedup or 0.0) < (scored.speedup or 0.0):
-                verdict = again  # the lower speed, or the rejection, counts
-            scored = measured_again(scored, second, self._reward)
+            if again is None:
+                scored = measured_again(scored, self._unjudged(why), self._reward)
+            else:
+                # Two measurements of the same shapes must agree; what counts is the whole, if there is more.
+                compared = _at_the_shapes_of(again, verdict)
+                second = self._score(task, compared)
+                if len(compared.shapes) < len(again.shapes) or (second.speedup or 0.0) < (
+                    scored.speedup or 0.0
+                ):
+                    verdict = again  # else the lower speed, or the rejection, counts
+                scored = measured_again(scored, second, self._reward)
+                if scored.speedup is not None and len(compared.shapes) < len(again.shapes):
+                    scored = replace(self._score(task, again), again="")
             if scored.value is None:
                 self._verdicts.drop(key)
             else:
@@ -304,8 +313,10 @@ class Fleet:
             async with step.turn:
                 if step.gone:
                     return None, step.gone
+                # A referee of this machine may be awaited long in a queue, and keeps to its own limit then.
+                patience_s = None if isinstance(self._judge, LocalJudge) else self._settings.patience_s
                 try:
-                    async with asyncio.timeout(self._settings.patience_s):
+                    async with asyncio.timeout(patience_s):
                         # Without a key it is measured again.
                         verdict = await self._judge.judge(task, source, whole=key is None)
                 except TimeoutError:
@@ -368,6 +379,12 @@ async def _finished(tasks: Iterable[asyncio.Task[Any]], seconds: float) -> None:
         for one in late:
             one.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+
+
+def _at_the_shapes_of(verdict: Verdict, first: Verdict) -> Verdict:
+    """A verdict with the shapes alone that another one has, too."""
+    known = [(shape.split, shape.dims) for shape in first.shapes]
+    return replace(verdict, shapes=tuple(one for one in verdict.shapes if (one.split, one.dims) in known))
 
 
 def _check_groups(prompts: Sequence[Any], tasks: Sequence[str], group: int) -> None:

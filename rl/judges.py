@@ -13,14 +13,14 @@ import uuid
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from evaluator.client import Referee
-from evaluator.devices import BACKENDS, open_device
+from evaluator.devices import open_device
 from evaluator.environment import measured_on
 from evaluator.errors import EvaluatorError, RefereeLost, SandboxUnavailable
 from evaluator.fingerprint import type_of
@@ -50,6 +50,9 @@ _LOOK_S, _FIRST_LOOK_S = 30.0, 1.0
 _PAUSE_S = 1.0
 #: How long `close` waits for cancellations of abandoned evaluations to reach the service.
 _LEAVE_S = 5.0
+#: A free referee opens a task that others have if so many candidates wait for each of them, or one waits so long: opening it takes as long as
+#: judging several.
+_WORTH_OPENING, _LONG_WAIT_S = 4, 20.0
 #: Abandoned requests occupy their threads until they end; spare threads keep new requests from waiting for them.
 _SPARE_THREADS = 256
 
@@ -211,16 +214,24 @@ class _Asked:
 
 @dataclass
 class _Turn:
-    """A candidate that waits for a referee of this machine."""
+    """A candidate that waits for a referee of this machine.
+
+    Attributes:
+        task: digest of its task.
+        referee: done in its own event loop once there is one.
+        since_s: when it came.
+    """
 
     task: str
     referee: asyncio.Future[Referee]
+    since_s: float = field(default_factory=time.monotonic)
 
 
 class LocalJudge:
     """Referees on this machine, each with its own thread, because a referee's child processes end with the thread that started them.
 
-    Opening a task takes longer than judging a candidate, so a referee keeps to its task while candidates wait for it.
+    Opening a task takes longer than judging a candidate, so a referee keeps to its task while candidates wait for it. A free one takes a task that
+    another has open if several candidates wait for it, or one for long.
 
     Args:
         settings: number of referees, device and times.
@@ -233,11 +244,15 @@ class LocalJudge:
     def __init__(self, settings: FleetPart, work_dir: Path | None = None) -> None:
         self._settings = settings
         self._threads: dict[Referee, ThreadPoolExecutor] = {}
+        #: Guards what follows: referees end in their own threads.
+        self._guard = threading.Lock()
         self._free: list[Referee] = []
         #: The task that a referee has open, and what waits for one.
         self._open: dict[Referee, str] = {}
         self._waiting: list[_Turn] = []
         self._looks: dict[str, dict[Any, list[dict[str, Any]]]] = {}
+        # Read now: Python 3.11 cannot parse in several threads at once (a SystemError), and the catalog is read once.
+        catalog.find_by_sha256("")
         count = settings.local_referees
         for _ in range(count):
             threads = ThreadPoolExecutor(1, thread_name_prefix="referee")
@@ -251,42 +266,68 @@ class LocalJudge:
             self._free.append(referee)
 
     async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
-        """See `Judge.judge`. Cancellation kills the referee that runs the evaluation; its next call restarts it."""
+        """See `Judge.judge`. Cancellation kills the referee that runs the evaluation; its next call restarts it.
+
+        Raises:
+            TimeoutError: the evaluation took longer than `FleetPart.patience_s`; waiting for a referee does not count.
+        """
         loop = asyncio.get_running_loop()
         turn = _Turn(task.sha256, loop.create_future())
-        self._waiting.append(turn)
+        with self._guard:
+            self._waiting.append(turn)
         loop.call_soon(self._assign)  # after the candidates that come at the same time
+        later = loop.call_later(_LONG_WAIT_S, self._assign)
         try:
             referee = await turn.referee
         except asyncio.CancelledError:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-            elif not turn.referee.cancelled():
-                self._free.append(turn.referee.result())
-                self._assign()
+            with self._guard:
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
+            if turn.referee.done() and not turn.referee.cancelled():
+                self._give_back(turn.referee.result())
             raise
-        running = loop.run_in_executor(self._threads[referee], self._ask, referee, task, source, whole)
-        running.add_done_callback(lambda _: self._assign())
+        finally:
+            later.cancel()
+        threads = self._threads.get(referee)
+        if threads is None:
+            raise _closed()
+        running = loop.run_in_executor(threads, self._ask, referee, task, source, whole)
         try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
+            async with asyncio.timeout(self._settings.patience_s):
+                return await asyncio.shield(running)
+        except (asyncio.CancelledError, TimeoutError):
             referee.kill()
             running.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
 
     def _assign(self) -> None:
         """Give free referees to candidates that wait."""
-        self._waiting = [one for one in self._waiting if not one.referee.cancelled()]
-        for referee in list(self._free):
-            turn = self._turn_for(self._open.get(referee))
-            if turn is not None:
-                self._waiting.remove(turn)
-                self._free.remove(referee)
-                self._open[referee] = turn.task
-                turn.referee.set_result(referee)
+        with self._guard:
+            for referee in list(self._free):
+                turn = self._turn_for(self._open.get(referee))
+                if turn is not None:
+                    self._waiting.remove(turn)
+                    self._free.remove(referee)
+                    self._open[referee] = turn.task
+                    try:
+                        turn.referee.get_loop().call_soon_threadsafe(self._give, turn, referee)
+                    except RuntimeError:  # its loop has ended, and nothing waits there
+                        self._free.append(referee)
+
+    def _give(self, turn: _Turn, referee: Referee) -> None:
+        if turn.referee.done():  # it was given up meanwhile
+            self._give_back(referee)
+        else:
+            turn.referee.set_result(referee)
+
+    def _give_back(self, referee: Referee) -> None:
+        with self._guard:
+            if referee in self._threads:
+                self._free.append(referee)
+        self._assign()
 
     def _turn_for(self, task: str | None) -> _Turn | None:
-        """The candidate that a referee with this task open judges next: of its task, of one that no referee has, or of one with many."""
+        """The candidate that a referee with this task open judges next: of its task, of one that no referee has, or of one with several."""
         own = next((one for one in self._waiting if one.task == task), None)
         if own is not None:
             return own
@@ -295,18 +336,29 @@ class LocalJudge:
         if unopened is not None:
             return unopened
         counts = Counter(one.task for one in self._waiting)
-        worth = BACKENDS[self._settings.device].worth_sharing
+        long_ago_s = time.monotonic() - _LONG_WAIT_S
         return next(
-            (one for one in self._waiting if counts[one.task] >= worth * opened.count(one.task)), None
+            (
+                one
+                for one in self._waiting
+                if counts[one.task] >= _WORTH_OPENING * opened.count(one.task) or one.since_s <= long_ago_s
+            ),
+            None,
         )
 
     def close(self) -> None:
-        """End the referees."""
-        for referee, threads in self._threads.items():
+        """End the referees; what still waits for one is not judged."""
+        with self._guard:
+            waiting, self._waiting = self._waiting, []
+            threads, self._threads = dict(self._threads), {}
+            self._free.clear()
+        for turn in waiting:
+            with suppress(RuntimeError):
+                turn.referee.get_loop().call_soon_threadsafe(_refuse, turn)
+        for referee, own in threads.items():
             referee.kill()
-            threads.submit(referee.close).result()
-            threads.shutdown()
-        self._threads.clear()
+            own.submit(referee.close).result()
+            own.shutdown()
 
     def _ask(self, referee: Referee, task: TaskSource, source: str, whole: bool) -> Verdict:
         try:
@@ -329,7 +381,7 @@ class LocalJudge:
         except EvaluatorError as error:
             raise Unjudged(str(error), again=True) from None
         finally:
-            self._free.append(referee)
+            self._give_back(referee)
 
     def _first_look(self, referee: Referee, task: TaskSource) -> dict[Any, list[dict[str, Any]]] | None:
         """The shapes of a first look: the first ones that were drawn, which are the most telling (the lowest, primes, a power of two and one)."""
@@ -337,12 +389,23 @@ class LocalJudge:
         if counts is None:
             return _of(self._settings)
         if task.sha256 not in self._looks:
-            drawn = referee.describe(task, deadline_s=self._settings.deadline_s).shapes
-            # A task that is refused has none, and its verdict says why.
+            described = referee.describe(task, deadline_s=self._settings.deadline_s)
+            if not described.ok:
+                return None  # the verdict says why
+            drawn = described.shapes
             self._looks[task.sha256] = {
                 split: drawn[split][:count] for split, count in counts.items() if split in drawn
             }
         return self._looks[task.sha256] or None
+
+
+def _refuse(turn: _Turn) -> None:
+    if not turn.referee.done():
+        turn.referee.set_exception(_closed())
+
+
+def _closed() -> Unjudged:
+    return Unjudged("the judge was closed", again=False, gone=True)
 
 
 def _of(settings: FleetPart) -> dict[Any, list[dict[str, Any]]] | None:

@@ -60,14 +60,18 @@ class VerdictJournal(Journal):
         path: the file.
         machine: machine type; verdicts from others are ignored, see `elsewhere`. None accepts all.
         harness: referee version; verdicts of other versions are ignored, because timing or rules may differ. None accepts all.
+        look: the shapes of a first look, in words; verdicts of other first looks are ignored, confirmed ones are of all shapes.
 
     Raises:
         JournalError: see `rl.journal.Journal`.
     """
 
-    def __init__(self, path: Path, machine: str | None = None, harness: str | None = None) -> None:
+    def __init__(
+        self, path: Path, machine: str | None = None, harness: str | None = None, look: str = ""
+    ) -> None:
         self._machine = machine
         self._harness = harness
+        self._look = look
         super().__init__(path, _KIND)
 
     def get(self, key: Key) -> Kept | None:
@@ -83,6 +87,8 @@ class VerdictJournal(Journal):
         verdict = as_json(found.verdict)
         kept = {name: verdict[name] for name in _KEPT}
         record = {"task": key[0], "form": key[1], "confirmed": found.confirmed, "verdict": kept}
+        if self._look and not found.confirmed:
+            record["look"] = self._look
         if found.opinions is not None:
             record["opinions"] = [asdict(one) for one in found.opinions]
         self.append([record])
@@ -102,7 +108,8 @@ class VerdictJournal(Journal):
     def _note(self, record: dict[str, Any]) -> None:
         key = (str(record["task"]), str(record["form"]))
         verdict = None if record["verdict"] is None else from_json(record["verdict"])
-        if verdict is None or not self._fits(verdict):
+        looked = record["confirmed"] or record.get("look", "") == self._look
+        if verdict is None or not looked or not self._fits(verdict):
             self._found.pop(key, None)
         else:
             said = record.get("opinions")

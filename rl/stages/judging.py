@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -126,7 +127,10 @@ def bench(
             )
         verdicts = stack.enter_context(
             VerdictJournal(
-                verdicts_path(stage.output, stage.fleet, ranks), machine, harness_of(stage.fleet.url)
+                verdicts_path(stage.output, stage.fleet, ranks),
+                machine,
+                harness_of(stage.fleet.url),
+                json.dumps(stage.fleet.first_look, sort_keys=True) if stage.fleet.first_look else "",
             )
         )
         judge = judge_of(fleet_settings)

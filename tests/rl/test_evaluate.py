@@ -289,6 +289,9 @@ def test_who_judges_is_as_the_config_says_and_the_command_line_wins() -> None:
     served = load(CONFIG.with_name("contrastive.yaml"))
     assert (fleet_of(served).url, fleet_of(served).width) == ("http://127.0.0.1:8000", 4)
     assert fleet_of(served, url="").url is None
+    # Checkpoints are compared at all shapes, here or by a service.
+    looking = load(CONFIG.with_name("smollm2_contrastive.yaml"))
+    assert fleet_of(looking, url="http://127.0.0.1:8000").first_look is fleet_of(looking).first_look is None
 
 
 def rows(path: Path, *machines: str) -> Path:

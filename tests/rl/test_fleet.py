@@ -249,6 +249,24 @@ def test_a_jump_is_measured_again_and_the_lower_of_two_that_agree_counts() -> No
     assert len(judge.asked) == asked  # confirmed once
 
 
+def test_a_first_look_is_compared_at_its_shapes_and_the_whole_counts() -> None:
+    """The second measurement has a third shape, whose speed is no disagreement; one that differs at the first two is."""
+
+    def verdict(source: str, number: int) -> Mapping[str, Any]:
+        speed = speed_in(source)
+        first, second = {4.0: (4.0, 4.1), 5.0: (5.0, 1.2)}.get(speed, (1.0, 1.0))
+        return accepted(first, first) if number == 1 else accepted(second, second, 1.0)
+
+    of = fleet(Scripted(verdict), 3)
+    agreed, apart, _ = step(of, answer(4.0), answer(5.0), answer(1.0))
+    assert apart is None
+    assert agreed is not None
+    assert of.report.samples[0].score.speedup == pytest.approx((4.1 * 4.1) ** (1 / 3), abs=0.01)
+    found = of.report.samples[0].verdict
+    assert found is not None
+    assert len(found.shapes) == 3
+
+
 def test_the_record_of_the_task_says_what_a_jump_is() -> None:
     judge = Scripted(honest)
     records = {TASK.sha256: 1.0}
@@ -344,6 +362,17 @@ def test_a_cheat_is_one_on_any_machine() -> None:
     of = fleet(Scripted(lambda source, _: rejected("cheating")), 2, machine="A100")
     step(of, answer(1.0), answer(2.0))
     assert [one.score.value for one in of.report.samples] == [FLOOR, FLOOR]
+
+
+def test_verdicts_of_another_first_look_are_not_given(tmp_path: Path) -> None:
+    """One that was confirmed is of all shapes."""
+    verdict = from_json(accepted(1.0))
+    with VerdictJournal(tmp_path / "verdicts", look="two") as kept:
+        kept.put(("t", "first"), Kept(verdict, confirmed=False))
+        kept.put(("t", "whole"), Kept(verdict, confirmed=True))
+    for look, known in (("two", [True, True]), ("", [False, True]), ("three", [False, True])):
+        with VerdictJournal(tmp_path / "verdicts", look=look) as kept:
+            assert [kept.get(("t", name)) is not None for name in ("first", "whole")] == known
 
 
 def test_verdicts_of_another_referee_are_not_given(tmp_path: Path) -> None:

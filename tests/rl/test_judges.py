@@ -289,7 +289,10 @@ class _Recording:
 
     def describe(self, *_: Any, **__: Any) -> SimpleNamespace:
         return SimpleNamespace(
-            shapes={split: [{"n": n} for n in range(5)] for split in ("visible", "adversarial", "validation")}
+            ok=True,
+            shapes={
+                split: [{"n": n} for n in range(5)] for split in ("visible", "adversarial", "validation")
+            },
         )
 
     def evaluate(self, task: TaskSource, *_: Any, shapes: Any, **__: Any) -> str:
@@ -356,3 +359,62 @@ def test_a_candidate_that_no_longer_waits_holds_no_referee(monkeypatch: pytest.M
     asyncio.run(ask())
     judge.close()
     assert referee.tasks in (["a", "d"], ["a", "c", "d"])
+
+
+def test_what_waits_long_goes_to_any_free_referee(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three candidates are too few to open their task a second time, but the first takes long."""
+    monkeypatch.setattr(judges, "Referee", _Recording)
+    monkeypatch.setattr(judges, "_LONG_WAIT_S", 0.1)
+    judge = judges.LocalJudge(FleetPart(device="cpu", local_referees=2, width=4))
+    referees = list[Any](judge._threads)
+
+    async def ask() -> float:
+        began = time.monotonic()
+        slow = asyncio.create_task(judge.judge(TASK, LONG))
+        await asyncio.sleep(0.02)
+        await asyncio.gather(*(judge.judge(TASK, SHORT) for _ in range(2)))
+        took_s = time.monotonic() - began
+        await slow
+        return took_s
+
+    evaluate = _Recording.evaluate
+
+    def slowly(self: _Recording, task: TaskSource, candidate: Any, *given: Any, **more: Any) -> str:
+        time.sleep(1.0 if candidate.source == LONG else 0.0)
+        return evaluate(self, task, candidate, *given, **more)
+
+    monkeypatch.setattr(_Recording, "evaluate", slowly)
+    assert asyncio.run(ask()) < 0.9
+    judge.close()
+    assert sorted(len(one.tasks) for one in referees) == [1, 2]
+
+
+def test_a_referee_that_ends_after_its_loop_serves_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step was given up while it judged; the next one runs in another event loop."""
+    monkeypatch.setattr(judges, "Referee", _Recording)
+    monkeypatch.setattr(
+        _Recording, "evaluate", lambda *_, **__: time.sleep(0.3) or "verdict"
+    )  # goes on after `kill`
+    judge = judges.LocalJudge(FleetPart(device="cpu"))
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(judge.judge(TASK, SHORT), 0.05)
+
+    asyncio.run(give_up())
+    assert asyncio.run(asyncio.wait_for(judge.judge(TASK, SHORT), 5)) == "verdict"
+    judge.close()
+
+
+def test_a_closed_judge_says_so_to_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judges, "Referee", _Recording)
+    judge = judges.LocalJudge(FleetPart(device="cpu", width=3))
+
+    async def ask() -> list[Any]:
+        asked = [asyncio.create_task(judge.judge(TASK, SHORT)) for _ in range(3)]
+        await asyncio.sleep(0.005)
+        await asyncio.to_thread(judge.close)
+        return await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 5)
+
+    found = asyncio.run(ask())
+    assert [isinstance(one, Unjudged) for one in found][1:] == [True, True]

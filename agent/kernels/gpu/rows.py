@@ -1,8 +1,8 @@
 """Softmax and log-softmax of long rows: each row is read once and written once.
 
 A row is cut into pieces that programs hold in registers. They exchange the pieces' maxima and sums through memory and wait for one
-another. Programs start in order, so the pieces of the first unfinished row are running or come next; tickets, which would make sure of it,
-took a third of the time. The wait is bounded: after it, since other kernels may hold the rest of the device, a program reads the whole row.
+another. Programs start in order, so the pieces of the first unfinished row are running or come next (a counter that makes sure of it took up to
+a third of the time). The wait is bounded: after it, since other kernels may hold the rest of the device, a program reads the whole row.
 """
 
 import torch

@@ -23,8 +23,8 @@ from agent.kernels.rewriting.nodes import (
 )
 from agent.kernels.rewriting.weights import weights_of
 
-#: Of shorter ones the compiler's code is as fast.
-LONG_ROW = 2048
+#: Columns of rows whose softmax the library computes: shorter ones and those between the compiler computes as fast or faster.
+SHORTEST_ROW, MIDDLE_ROW, LONGEST_ROW = 2048, 8192, 32768
 _HALVES = (torch.float16, torch.bfloat16)
 #: Of a head. With fewer, attention is a matter of launches.
 LEAST_SCORES = 1 << 16
@@ -54,8 +54,9 @@ def made_of(node: torch.fx.Node) -> tuple[str, list[Any], torch.fx.Node | None] 
         dim = given["dim"] % x.dim()
         # Alone, between an input and an output: elsewhere the compiler fuses it with its neighbors.
         alone = first.op == "placeholder" and all(user.op == "output" for user in node.users)
-        is_long = dim == x.dim() - 1 and hint(x.shape[-1]) >= LONG_ROW
-        if alone and is_long and given["dtype"] is None and x.dtype == torch.float32:
+        cols = hint(x.shape[-1])
+        pays = SHORTEST_ROW <= cols <= MIDDLE_ROW or cols > LONGEST_ROW
+        if alone and dim == x.dim() - 1 and pays and given["dtype"] is None and x.dtype == torch.float32:
             return "softmax", [first, name == "log_softmax"], None
     elif name == "logcumsumexp":
         if x.dim() > 0 and given["dim"] % x.dim() == x.dim() - 1 and x.dtype == torch.float32:

@@ -569,7 +569,7 @@ def test_stores_are_wide_only_where_outputs_are_neighbors(step: int) -> None:
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_softmax_loads_four_neighbors_at_once_where_rows_begin_at_multiples(wide: bool) -> None:
-    """A thread that loads one by one keeps too few bytes on their way: rows of 4,096 took 140 us in place of 131."""
+    """Also where the row's length is a number that only a call knows."""
     ptx = compiled("softmax", 90, {"WIDE": wide}).asm["ptx"]
     assert bool(re.search(r"ld\.global\S*\.v4", ptx)) == ("st.global.v4" in ptx) == wide
 

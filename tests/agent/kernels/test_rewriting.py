@@ -38,7 +38,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(2, 3, 44, 36), torch.randn(2, 9000), *torch.randn(2, 2, 2, 260, 16)]
+    return [torch.randn(2, 3, 44, 36), torch.randn(2, 8000), *torch.randn(2, 2, 2, 260, 16)]
 
 
 def get_init_inputs():
