@@ -64,7 +64,7 @@ def _attend(q_tiles, k_tiles, v_tiles, q_ptr, q_scale_ptr, k_scale_ptr, v_scale_
     q_low, k_low, v_low = all_heads * queries, all_heads * keys, all_heads * dims
     if SPLITS:  # a tile of queries is read once
         q_ptr += (head // heads).to(tl.int64) * q_batch + (head % heads).to(tl.int64) * q_head
-        q_ptr += query.to(tl.int64)[:, None] * q_row + dim[None, :] * q_dim
+        q_ptr += query.to(tl.int64)[:, None] * q_row + dim.to(tl.int64)[None, :] * q_dim
         q = tl.load(q_ptr, mask=(query < queries)[:, None] & (dim < dims)[None, :], other=0.0)
         q_exponent, has_scale = scale_exponent(tl.max(q.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
         q *= power_of_two(13 - q_exponent)[:, None]
@@ -76,7 +76,7 @@ def _attend(q_tiles, k_tiles, v_tiles, q_ptr, q_scale_ptr, k_scale_ptr, v_scale_
         first_row = (head * queries + from_query).to(tl.int32)
         qh, ql = q_tiles.load([first_row, 0]), q_tiles.load([q_low + first_row, 0])
         q_scale = tl.load(q_scale_ptr + head * scale_pitch(queries) + query, mask=query < queries, other=0.0)
-        all_fit = tl.full((QUERIES,), 1, dtype=tl.int32)
+        all_fit = (q_scale >= 0.0).to(tl.int32)
     sign = tl.where(scale < 0.0, -1.0, 1.0)
     if ELEMENT is None:
         q_scale *= tl.abs(scale) * LOG2_E

@@ -305,14 +305,20 @@ def library_attention(q, k, v, excluded, scale, causal, safe=False, element=None
     )
     if out is not None:
         return out
+    if causal and excluded is not None and element is None:
+        excluded, causal = excluded | excluded.new_ones((q.shape[2], k.shape[2])).triu(1), False
     if element is not None:
         out = weighed((q @ k.transpose(2, 3)).mul_(scale).contiguous(), excluded, element) @ v
     elif excluded is None or safe or q.dtype != torch.float32:
         attend = torch.nn.functional.scaled_dot_product_attention
-        counts = None if excluded is None else excluded.logical_not()
+        counts = (
+            None
+            if excluded is None
+            else excluded.logical_not().expand(*[-1] * (excluded.dim() - 2), q.shape[2], k.shape[2])
+        )
         out = attend(q, k, v, counts, is_causal=causal, scale=scale)
         if excluded is not None and not safe:
-            out.masked_fill_(excluded.all(-1, keepdim=True), math.nan)  # a softmax of nothing
+            out.masked_fill_(counts.any(-1, keepdim=True).logical_not(), math.nan)  # a softmax of nothing
     else:
         scores = (q @ k.transpose(2, 3)).mul_(scale).masked_fill_(excluded, -math.inf)
         out = torch.softmax(scores, -1) @ v

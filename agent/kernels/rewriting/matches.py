@@ -17,6 +17,7 @@ from agent.kernels.rewriting.nodes import (
     is_written_between,
     only_used,
     operation,
+    same_sizes,
     scaled,
     spread,
     value_of,
@@ -109,7 +110,9 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
         # Torch's fused kernels compute weights of 16-bit numbers in float32.
         casts = ("_to_copy", "to") if value_of(node).dtype in _HALVES else ()
         weights, v, scale = only_used(node.args[0]), node.args[1], 1.0
-        while operation(weights) in casts or (is_operation(weights, "dropout") and weights.args[2] is False):
+        while (operation(weights) in casts and value_of(weights).dtype in (*_HALVES, torch.float32)) or (
+            is_operation(weights, "dropout") and weights.args[2] is False
+        ):
             weights = only_used(weights.args[0])
         dtypes = (None, torch.float32) if casts else (None,)
         if (
@@ -149,6 +152,9 @@ def _attention_of(node: Any, given: dict[str, Any]) -> list[Any] | None:
         return None
     alike = [one.shape[:2] + one.shape[3:] for one in each]
     if not alike[0] == alike[1] == alike[2]:
+        return None
+    # A mask may have more batches or heads than the scores.
+    if not same_sizes(value_of(node), each[0]):
         return None
     if safe and excluded is not None:  # torch's mask says which keys count
         with node.graph.inserting_before(node):

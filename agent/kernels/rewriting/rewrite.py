@@ -16,7 +16,7 @@ from agent.kernels.rewriting.joined import joined_convolutions
 from agent.kernels.rewriting.lists import sums_of_many
 from agent.kernels.rewriting.matches import made_of
 from agent.kernels.rewriting.means import merged
-from agent.kernels.rewriting.nodes import add_call, arguments_of, aten, replace, same_sizes
+from agent.kernels.rewriting.nodes import add_call, arguments_of, aten, hint, replace, same_sizes
 from agent.kernels.rewriting.norms import fixed_norm, mean_of_norm, steady_norm
 from agent.kernels.rewriting.orders import order_statistic
 from agent.kernels.rewriting.packed import packed_linear
@@ -78,11 +78,17 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
                 )
         new.meta["val"] = value = node.meta["val"]
         if name == "attention":
-            # The heads of a place lie side by side, as a projection wants them; users of what is written out may view it otherwise.
+            # The heads of a place lie side by side, as a projection wants them. Users may view another order, which torch's result has
+            # where queries have it, and what is written out.
             new.meta["val"] = value.transpose(1, 2).contiguous().transpose(1, 2)
-            if not value.transpose(1, 2).is_contiguous():
+            order = sorted(range(4), key=lambda axis: -hint(value.stride(axis)))
+            if order != [0, 2, 1, 3]:
                 with graph.graph.inserting_before(node):
+                    new = add_call(graph.graph, aten.permute.default, new, order)
                     new = add_call(graph.graph, aten.contiguous.default, new)
+                    new = add_call(
+                        graph.graph, aten.permute.default, new, [order.index(axis) for axis in range(4)]
+                    )
         replace(graph.graph, node, new)
         changed += 1
     graph.recompile()

@@ -274,6 +274,10 @@ def shared(q, k, v):
 
 attend("large scores, near one another", 1, 2, 160, 128, 64, change=shared)
 attend("large heads", 1, 1, 20, 300, 136)
+def beyond(q, k, v):
+    q[0, 0, 3], k[0, 0] = 4e22, k[0, 0] * 1e-22
+
+attend("large heads, a query beyond the scales", 1, 2, 20, 40, 72, change=beyond)
 attend("no scale", 1, 2, 40, 70, 16, masked=True, scale=0.0)
 attend("a negative scale", 1, 2, 150, 140, 16, causal=True, scale=-0.3)
 
@@ -300,6 +304,7 @@ weigh("relu", 2, 2, 70, 130, 64, functions.relu, lambda x, m: x.masked_fill(m, 0
 weigh("decay", 1, 3, 40, 40, 16, functions.decay, lambda x, m: x * m, torch.rand(3, 40, 40) ** 9)
 weigh("squares", 1, 2, 33, 50, 40, functions.squared, lambda x, m: x * x * 1e-3)
 weigh("squares, inf and nan", 2, 2, 20, 40, 16, functions.squared, lambda x, m: x * x * 1e-3, change=special)
+weigh("large heads, squares beyond the scales", 1, 1, 20, 40, 72, functions.squared, lambda x, m: x * x * 1e-3, change=lambda q, k, v: q[0, 0, 3].mul_(1e24))
 weigh("squares beyond the scales", 1, 1, 20, 40, 16, functions.squared, lambda x, m: x * x * 1e-3, change=lambda q, k, v: q[0, 0, 3].mul_(1e15))
 
 def decode(name, batch, heads, queries, pieces, dims, group=1, masked=False, biased=False, change=None):
