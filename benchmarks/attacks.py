@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from agent.compiler.cuda_graph import cuda_graph_source
-from benchmarks.shared import MEASUREMENTS, ROOT, environment, quiet, write_new
+from benchmarks.shared import MEASUREMENTS, ROOT, Out, environment, quiet, write_new
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.request import Request
 from evaluator.sources import CandidateSource, TaskSource
@@ -106,7 +106,7 @@ def main(
     begin: Annotated[str, typer.Option(help="The first file, to go on where --limit ended.")] = "",
     limit: Annotated[float, typer.Option(help="Begin no new file after so many seconds.")] = 1e9,
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
+    out: Out = MEASUREMENTS,
 ) -> None:
     """Judge every planted attack; exit 1 when one gets another verdict than it announces."""
     console = Console(width=180)

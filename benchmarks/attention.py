@@ -9,12 +9,11 @@ torch's own choice among them is told apart.
 
 from __future__ import annotations
 
-import math
+import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import typer
@@ -23,7 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from agent.kernels.gpu import calls
 from benchmarks.float32_products import elapsed_ms, in_turns, recorded
-from benchmarks.shared import MEASUREMENTS, environment, gpu_name, write_new
+from benchmarks.shared import MEASUREMENTS, Out, Seconds, environment, gpu_name, write_new
 
 BACKENDS = (
     SDPBackend.FLASH_ATTENTION,
@@ -58,8 +57,8 @@ FORMS = (
 
 
 def main(
-    seconds: Annotated[float, typer.Option(help="No attention is begun after so many seconds.")] = 1e9,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
+    seconds: Seconds = 1e9,
+    out: Out = MEASUREMENTS,
 ) -> None:
     """Compare, print a table, and write JSON."""
     gpu = gpu_name()
@@ -73,7 +72,7 @@ def main(
                 print(line(rows[-1]), flush=True)
         of_dtype = [row["faster"] for row in rows if row["dtype"] == str(dtype)]
         if of_dtype:
-            print(f"{len(of_dtype)} together: {math.exp(sum(map(math.log, of_dtype)) / len(of_dtype)):.2f}x")
+            print(f"{len(of_dtype)} together: {statistics.geometric_mean(of_dtype):.2f}x")
     write_new(out, "attention-cuda", {"environment": environment() | {"gpu": gpu}, "rows": rows})
 
 

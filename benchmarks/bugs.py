@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.shared import MEASUREMENTS, environment, write_new
+from benchmarks.shared import MEASUREMENTS, Out, environment, write_new
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.request import Request
 from tests.corpus import corpus
@@ -85,7 +85,7 @@ def main(
     runs: Annotated[int, typer.Option(help="Judgments of each kernel, with contents drawn anew.")] = 3,
     only: Annotated[str, typer.Option(help="Kernels whose name contains this.")] = "",
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
+    out: Out = MEASUREMENTS,
 ) -> None:
     """Judge the corpus of wrong kernels; exit 1 when one is not caught."""
     console = Console(width=150)

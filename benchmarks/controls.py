@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.shared import MEASUREMENTS, ROOT, environment, quiet, write_new
+from benchmarks.shared import MEASUREMENTS, ROOT, Out, environment, quiet, write_new
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.request import Request
 from tests.corpus import controls, corpus
@@ -84,7 +84,7 @@ def main(
     timed: Annotated[bool, typer.Option(help="Time them at the visible shapes, too.")] = False,
     compiled: Annotated[bool, typer.Option(help="Include what a compiler builds.")] = True,
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
+    out: Out = MEASUREMENTS,
 ) -> None:
     """Judge the honest candidates; exit 1 when one is rejected."""
     console = Console(width=150)

@@ -8,10 +8,9 @@ Both are called in turns in the same run, as `benchmarks.float32_products` says.
 
 from __future__ import annotations
 
-import math
+import statistics
 import time
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import typer
@@ -19,7 +18,7 @@ import typer
 from agent.kernels.gpu import calls
 from agent.kernels.gpu.choice import by_products
 from benchmarks.float32_products import in_turns
-from benchmarks.shared import MEASUREMENTS, environment, gpu_name, write_new
+from benchmarks.shared import MEASUREMENTS, Out, Seconds, environment, gpu_name, write_new
 
 
 class Form(NamedTuple):
@@ -59,8 +58,8 @@ FORMS = (
 
 
 def main(
-    seconds: Annotated[float, typer.Option(help="No convolution is begun after so many seconds.")] = 1e9,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
+    seconds: Seconds = 1e9,
+    out: Out = MEASUREMENTS,
 ) -> None:
     """Compare, print a table, and write JSON."""
     gpu = gpu_name()
@@ -72,9 +71,7 @@ def main(
             rows.append(compared(form))
             print(line(rows[-1]), flush=True)
     if rows:
-        print(
-            f"{len(rows)} together: {math.exp(sum(math.log(row['faster']) for row in rows) / len(rows)):.2f}x"
-        )
+        print(f"{len(rows)} together: {statistics.geometric_mean(row['faster'] for row in rows):.2f}x")
     write_new(out, "float32-convolutions-cuda", {"environment": environment() | {"gpu": gpu}, "rows": rows})
 
 

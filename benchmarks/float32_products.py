@@ -15,11 +15,10 @@ slower by chance; counted are those that were slower in each of the rounds.
 
 from __future__ import annotations
 
-import math
 import random
+import statistics
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -27,7 +26,7 @@ import typer
 
 from agent.kernels.gpu.calls import library_mm
 from agent.kernels.gpu.products import product_pays
-from benchmarks.shared import MEASUREMENTS, environment, gpu_name, write_new
+from benchmarks.shared import MEASUREMENTS, Out, Seconds, environment, gpu_name, write_new
 
 ROUNDS = 15
 #: Rows, columns, terms.
@@ -41,8 +40,8 @@ CHECKED_ROWS = 256
 
 def main(
     random_sizes: Annotated[int, typer.Option("--random", help="Random sizes.")] = 200,
-    seconds: Annotated[float, typer.Option(help="No size is begun after so many seconds.")] = 1e9,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
+    seconds: Seconds = 1e9,
+    out: Out = MEASUREMENTS,
 ) -> None:
     """Compare, print a table, and write JSON."""
     gpu = gpu_name()
@@ -72,7 +71,7 @@ def print_random(how: str, rows: list[dict[str, Any]]) -> None:
     """A sentence about the random sizes, and the five at which the library does worst."""
     if not rows:
         return
-    mean = math.exp(sum(math.log(row["faster"]) for row in rows) / len(rows))
+    mean = statistics.geometric_mean(row["faster"] for row in rows)
     ours, slower = sum(row["ours"] for row in rows), sum(row["slower"] for row in rows)
     print(
         f"{len(rows)} random sizes {how}: {mean:.2f}x together; {ours} by the library's kernels; {slower} slower in each round"

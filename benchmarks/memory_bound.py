@@ -12,8 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +20,7 @@ import typer
 
 from agent.kernels.gpu import calls
 from benchmarks.float32_products import in_turns
-from benchmarks.shared import MEASUREMENTS, environment, gpu_name, write_new
+from benchmarks.shared import MEASUREMENTS, Out, Seconds, environment, gpu_name, write_new
 
 #: Of the copy, half of it read. Copies of power-of-two sizes ran at two thirds of the rate.
 COPIED_BYTES = 480 << 20
@@ -112,8 +111,8 @@ FAMILIES: dict[str, Callable[[], Made]] = {
 
 
 def main(
-    seconds: Annotated[float, typer.Option(help="No family is begun after so many seconds.")] = 1e9,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
+    seconds: Seconds = 1e9,
+    out: Out = MEASUREMENTS,
 ) -> None:
     """Compare, print a table, and write JSON."""
     gpu = gpu_name()

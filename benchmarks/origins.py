@@ -46,7 +46,7 @@ from agent.stores.folder import FolderStore
 from benchmarks.kernelbench_sample import sample
 from benchmarks.origins_summary import FINAL, latest, row_of, show
 from benchmarks.own_referee import OwnReferee
-from benchmarks.shared import MEASUREMENTS, ROOT, environment, nth_visible, write_new, write_whole
+from benchmarks.shared import MEASUREMENTS, ROOT, Out, environment, nth_visible, write_new, write_whole
 from evaluator.client import Referee
 from evaluator.errors import EvaluatorError
 from evaluator.precision import TIERS, with_precision
@@ -500,7 +500,7 @@ def work_through(
 def merge(
     pieces: Annotated[list[Path], typer.Argument(help="Pieces, folders of them, or merged JSON.")],
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
+    out: Out = MEASUREMENTS,
 ) -> None:
     """The tables over several pieces, or what was merged of them before, of the same harness on the same kind of device."""
     console = Console(width=190)

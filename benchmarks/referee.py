@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.shared import MEASUREMENTS, environment, quiet, row_candidate, write_new
+from benchmarks.shared import MEASUREMENTS, Out, environment, quiet, row_candidate, write_new
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.measuring import calibration, measure
 from evaluator.request import Request
@@ -97,7 +97,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the shapes.")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
+    out: Out = MEASUREMENTS,
 ) -> None:
     """Measure the referee itself."""
     console = Console(width=120)

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import mixed
-from benchmarks.shared import MEASUREMENTS, environment, gpu_name, write_new
+from benchmarks.shared import MEASUREMENTS, Out, environment, gpu_name, write_new
 from evaluator.devices import BACKENDS
 from evaluator.sources import TaskSource
 from evaluator.verdict import Verdict
@@ -46,7 +46,7 @@ def main(
     adversarial: Annotated[int, typer.Option(help="Other shapes of a first look.")] = 3,
     seconds_total: Annotated[float, typer.Option(help="Waits for no verdict after so many seconds.")] = 1e9,
     seed: Annotated[int, typer.Option(help="Of the mix.")] = 1,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
+    out: Out = MEASUREMENTS,
 ) -> None:
     """Measure, print tables, and write JSON."""
     if device not in BACKENDS:

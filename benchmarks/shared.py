@@ -12,7 +12,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -24,6 +24,9 @@ from kernelbench_tasks import Dim
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASUREMENTS = ROOT / "docs" / "measurements"
+#: Options that benchmarks share.
+Out = Annotated[Path, typer.Option(help="Folder of the JSON.")]
+Seconds = Annotated[float, typer.Option(help="Begin nothing after so many seconds.")]
 
 
 def environment() -> dict[str, Any]:

@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import mixed, row_kernels
-from benchmarks.shared import ROOT, environment, quiet, row_candidate
+from benchmarks.shared import ROOT, Seconds, environment, quiet, row_candidate
 from evaluator.devices import open_device
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.request import Request
@@ -350,7 +350,7 @@ def main(
     tasks: Annotated[int, typer.Option(help="Tasks that they are for, 3 to 7.")] = 7,
     jobs: Annotated[int, typer.Option(help="Referees of the batch per device; 0 lets it choose.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the mix.")] = 1,
-    seconds_total: Annotated[float, typer.Option(help="Begin nothing after so many seconds.")] = 1e9,
+    seconds_total: Seconds = 1e9,
     out: Annotated[Path | None, typer.Option(help="JSON file.")] = None,
 ) -> None:
     """Measure throughput; exit 1 when a verdict of the batch is not of the expected kind."""

@@ -31,7 +31,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.shared import MEASUREMENTS, environment, nth_visible, unused, write_new, write_whole
+from benchmarks.shared import MEASUREMENTS, Out, environment, nth_visible, unused, write_new, write_whole
 from evaluator.errors import EvaluatorError
 from evaluator.referee.checking.correctness import Outcome, Rejected
 from evaluator.referee.judging.core import RefereeCore
@@ -399,7 +399,7 @@ def study(
 def merge(
     pieces: Annotated[list[Path], typer.Argument(help="JSON files of pieces, or of tables made before.")],
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
+    out: Out = MEASUREMENTS,
 ) -> None:
     """One table over several pieces of the same harness."""
     console = Console(width=170)
