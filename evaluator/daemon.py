@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from evaluator.referee.judging.core import RefereeCore
 
 _log = logging.getLogger(__name__)
-#: How often an idle referee checks whether another referee needs memory: a task that is closed takes ten seconds to open again, and between two
-#: candidates of a training step a busy trainer leaves a referee idle for tenths of a second.
+#: How often an idle referee checks whether another referee needs memory. A task that is closed takes ten seconds to open again, so a short pause
+#: between two candidates of a training step should not close it.
 _IDLE_SECONDS = 1.0
 
 

@@ -121,8 +121,8 @@ class FleetPart(Part):
             service's first verdict.
         verdicts: file where verdicts are kept as they come; without it one in the stage's folder.
         shapes: what every task is judged at instead of sampled shapes, by split (`visible`, `adversarial`).
-        first_look: with referees of this machine, how many of a task's sampled shapes a candidate is judged at, by split (one that is not
-            named is judged at all of its shapes); one whose speed must be measured again is judged at all of them then.
+        first_look: with referees of this machine, how many of a task's sampled shapes a candidate is judged at, by split: the first timed
+            ones, any of the others (all of a split that is not named); one whose speed must be measured again is judged at all of them then.
     """
 
     url: Address | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import threading
 import time
 import uuid
@@ -53,6 +54,7 @@ _LEAVE_S = 5.0
 #: A free referee opens a task that others have if so many candidates wait for each of them, or one waits so long: opening it takes as long as
 #: judging several.
 _WORTH_OPENING, _LONG_WAIT_S = 4, 20.0
+_RANDOM = random.SystemRandom()
 #: Abandoned requests occupy their threads until they end; spare threads keep new requests from waiting for them.
 _SPARE_THREADS = 256
 
@@ -250,7 +252,8 @@ class LocalJudge:
         #: The task that a referee has open, and what waits for one.
         self._open: dict[Referee, str] = {}
         self._waiting: list[_Turn] = []
-        self._looks: dict[str, dict[Any, list[dict[str, Any]]]] = {}
+        #: Shapes of tasks, by split.
+        self._looks: dict[str, dict[str, list[dict[str, Any]]]] = {}
         # Read now: Python 3.11 cannot parse in several threads at once (a SystemError), and the catalog is read once.
         catalog.find_by_sha256("")
         count = settings.local_referees
@@ -384,7 +387,7 @@ class LocalJudge:
             self._give_back(referee)
 
     def _first_look(self, referee: Referee, task: TaskSource) -> dict[Any, list[dict[str, Any]]] | None:
-        """The shapes of a first look: the first ones that were drawn, which are the most telling (the lowest, primes, a power of two and one)."""
+        """The shapes of a first look: the first timed ones, so that speeds compare, and any of the others, so that no policy learns which."""
         counts = self._settings.first_look
         if counts is None:
             return _of(self._settings)
@@ -392,11 +395,14 @@ class LocalJudge:
             described = referee.describe(task, deadline_s=self._settings.deadline_s)
             if not described.ok:
                 return None  # the verdict says why
-            drawn = described.shapes
-            self._looks[task.sha256] = {
-                split: drawn[split][:count] for split, count in counts.items() if split in drawn
-            }
-        return self._looks[task.sha256] or None
+            self._looks[task.sha256] = described.shapes
+        look: dict[Any, list[dict[str, Any]]] = {}
+        for split, count in counts.items():
+            shapes = self._looks[task.sha256].get(split, [])
+            look[split] = (
+                shapes[:count] if split == "visible" else _RANDOM.sample(shapes, min(count, len(shapes)))
+            )
+        return look
 
 
 def _refuse(turn: _Turn) -> None:

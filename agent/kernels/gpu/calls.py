@@ -332,7 +332,8 @@ def _attention(q, k, v, excluded, scale, causal, safe, element):
         return None
     dims, heads = q.shape[3], q.shape[0] * q.shape[1]
     scores = heads * q.shape[2] * (-(-k.shape[2] // 64) * 64)
-    # Operations a second that were timed on an H200 (both sides compute 64 keys at a time); what is written out makes passes over all scores.
+    # Fitted to what `benchmarks.attention` timed on an H200: operations a second, 64 keys at a time on both sides, and 26 ns for each tile of
+    # small heads. What is written out makes passes over all scores.
     theirs, ours = (33e12, 120e12) if dims <= 64 else (45e12, 135e12) if dims <= 128 else (45e12, 55e12)
     theirs_s = 4 * scores * dims / theirs + (0 if excluded is None or safe else 20 * scores / 2.4e12)
     ours_s = 4 * scores * dims / ours + 24 * k.numel() / 3.5e12
