@@ -1,6 +1,6 @@
 """The library's GPU kernels against float64, through Triton's interpreter: accuracy, odd sizes, Inf and NaN, wide ranges.
 
-`tests/agent/kernels/test_on_gpu.py` runs them on a GPU.
+`test_on_gpu.py` and `test_attention_on_gpu.py` run them on a GPU.
 """
 
 from __future__ import annotations
