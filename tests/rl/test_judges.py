@@ -279,9 +279,15 @@ def test_a_machine_without_the_device_judges_nothing(monkeypatch: pytest.MonkeyP
 
 
 class _Recording:
-    """In a referee's place: which tasks it was given, in order, and the shapes."""
+    """In a referee's place: which tasks it was given, in order, and the shapes.
+
+    Attributes:
+        holds: a candidate that is judged only after `let_go`.
+    """
 
     alive = True
+    holds: str | None = None
+    let_go = threading.Event()
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.tasks: list[str] = []
@@ -295,16 +301,28 @@ class _Recording:
             },
         )
 
-    def evaluate(self, task: TaskSource, *_: Any, shapes: Any, **__: Any) -> str:
+    def evaluate(self, task: TaskSource, candidate: Any, *, shapes: Any, **_: Any) -> str:
         self.tasks.append(task.name)
         self.shapes.append(shapes)
-        time.sleep(0.02)
+        if candidate.source == self.holds:
+            assert self.let_go.wait(20)
         return "verdict"
 
     def kill(self) -> None:
         """Nothing runs."""
 
     close = kill
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """`_Recording` in a referee's place, which judges `LONG` only after this is set."""
+    let_go = threading.Event()
+    monkeypatch.setattr(judges, "Referee", _Recording)
+    monkeypatch.setattr(_Recording, "holds", LONG)
+    monkeypatch.setattr(_Recording, "let_go", let_go)
+    yield let_go
+    let_go.set()
 
 
 def test_referees_of_this_machine_keep_to_their_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,54 +361,56 @@ def test_a_first_look_is_at_few_shapes_and_a_second_at_all(monkeypatch: pytest.M
     assert len({one["adversarial"][0]["n"] for one in first}) > 1  # a policy cannot learn which
 
 
-def test_a_candidate_that_no_longer_waits_holds_no_referee(monkeypatch: pytest.MonkeyPatch) -> None:
+async def _judged_by(*referees: _Recording) -> None:
+    """Returns once each of them judges a candidate."""
+    async with asyncio.timeout(20):
+        while not all(one.tasks for one in referees):
+            await asyncio.sleep(0.001)
+
+
+def test_a_candidate_that_no_longer_waits_holds_no_referee(held: threading.Event) -> None:
     """Whether it is given up before it has a referee or in the moment in which it gets one."""
-    monkeypatch.setattr(judges, "Referee", _Recording)
     judge = judges.LocalJudge(FleetPart(device="cpu", width=4))
     (referee,) = list[Any](judge._threads)
+    tasks = [TaskSource(name, name) for name in "abcd"]
 
     async def ask() -> None:
-        asked = [asyncio.create_task(judge.judge(TaskSource(name, name), SHORT)) for name in "abcd"]
-        await asyncio.sleep(0.005)
+        given = zip(tasks, (LONG, SHORT, SHORT, SHORT), strict=True)
+        asked = [asyncio.create_task(judge.judge(*one)) for one in given]
+        await _judged_by(referee)
         asked[1].cancel()
-        while judge._waiting[0].task != asked_tasks[3]:  # until the third has been given the referee
+        await asyncio.sleep(0)
+        held.set()
+        while judge._waiting[0].task != tasks[3].sha256:  # until the third has been given the referee
             await asyncio.sleep(0)
         asked[2].cancel()
-        assert await asyncio.wait_for(asked[3], 5) == "verdict"
+        assert await asyncio.wait_for(asked[3], 20) == "verdict"
         await asyncio.gather(*asked, return_exceptions=True)
 
-    asked_tasks = [TaskSource(name, name).sha256 for name in "abcd"]
     asyncio.run(ask())
     judge.close()
     assert referee.tasks in (["a", "d"], ["a", "c", "d"])
 
 
-def test_what_waits_long_goes_to_any_free_referee(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_long_goes_to_any_free_referee(
+    held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three candidates are too few to open their task a second time, but the first takes long."""
-    monkeypatch.setattr(judges, "Referee", _Recording)
     monkeypatch.setattr(judges, "_LONG_WAIT_S", 0.1)
     judge = judges.LocalJudge(FleetPart(device="cpu", local_referees=2, width=4))
-    referees = list[Any](judge._threads)
+    first, second = list[Any](judge._threads)
 
-    async def ask() -> float:
-        began = time.monotonic()
+    async def ask() -> None:
         slow = asyncio.create_task(judge.judge(TASK, LONG))
-        await asyncio.sleep(0.02)
-        await asyncio.gather(*(judge.judge(TASK, SHORT) for _ in range(2)))
-        took_s = time.monotonic() - began
+        await _judged_by(first)
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(judge.judge(TASK, SHORT) for _ in range(2)))
+        held.set()
         await slow
-        return took_s
 
-    evaluate = _Recording.evaluate
-
-    def slowly(self: _Recording, task: TaskSource, candidate: Any, *given: Any, **more: Any) -> str:
-        time.sleep(1.0 if candidate.source == LONG else 0.0)
-        return evaluate(self, task, candidate, *given, **more)
-
-    monkeypatch.setattr(_Recording, "evaluate", slowly)
-    assert asyncio.run(ask()) < 0.9
+    asyncio.run(ask())
     judge.close()
-    assert sorted(len(one.tasks) for one in referees) == [1, 2]
+    assert [len(first.tasks), len(second.tasks)] == [1, 2]
 
 
 def test_a_referee_that_ends_after_its_loop_serves_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,15 +430,19 @@ def test_a_referee_that_ends_after_its_loop_serves_the_next(monkeypatch: pytest.
     judge.close()
 
 
-def test_a_closed_judge_says_so_to_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judges, "Referee", _Recording)
+def test_a_closed_judge_says_so_to_those_that_wait(
+    held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Recording, "kill", lambda _: held.set())
     judge = judges.LocalJudge(FleetPart(device="cpu", width=3))
+    (referee,) = list[Any](judge._threads)
 
     async def ask() -> list[Any]:
-        asked = [asyncio.create_task(judge.judge(TASK, SHORT)) for _ in range(3)]
-        await asyncio.sleep(0.005)
+        asked = [asyncio.create_task(judge.judge(TASK, LONG)) for _ in range(3)]
+        await _judged_by(referee)
         await asyncio.to_thread(judge.close)
-        return await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 5)
+        return await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 20)
 
-    found = asyncio.run(ask())
-    assert [isinstance(one, Unjudged) for one in found][1:] == [True, True]
+    first, *others = asyncio.run(ask())
+    assert first == "verdict"
+    assert [isinstance(one, Unjudged) for one in others] == [True, True]
