@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from evaluator.client import Referee
+from evaluator.referee.judging import evaluation
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.request import Request
 from tests.evaluator.judging import candidate, judge, replaced, rules, task
 
 # -- train mode --------------------------------------------------------------------------------------------------
@@ -173,6 +176,19 @@ def test_set_up_and_first_call_are_told_apart(referee: Referee) -> None:
     quick = [judge(referee, PLAIN, replaced(PLAIN)) for _ in range(3)]
     assert min(one.setup_s for one in quick) < verdict.setup_s - 0.2
     assert min(one.first_call_s for one in quick) < verdict.first_call_s - 0.1
+
+
+def test_a_first_call_may_take_a_third_of_the_deadline(
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that compiles for long is not given up after the time that a hung one gets, if the evaluation has more."""
+    monkeypatch.setattr(evaluation, "FIRST_CALL_SECONDS", 0.5)
+    slow = candidate(_SLOW_TO_START.replace("sleep(0.4)", "sleep(2.0)"))
+    words = []
+    for deadline_s in (3.0, 60.0):
+        request = Request(PLAIN, slow, "screen", ("adversarial",), {"adversarial": [{}]}, deadline_s)
+        words.append(core.evaluate(request, lambda *_: None).verdict)
+    assert words == ["timeout", "accepted"]
 
 
 # -- the task's own oracle ---------------------------------------------------------------------------------------
