@@ -83,6 +83,7 @@ _COMPILER = "torch._inductor.compile_fx"
 
 def _preload(settings: dict[str, Any]) -> None:
     """Imports what children need, so that a child is ready in milliseconds."""
+    gc.disable()  # imports make no garbage; looking for some takes a tenth of torch's and a quarter of the compiler's
     # Not at the top: it imports numpy, whose threads would prevent an ordinary user from creating a user
     # namespace.
     from evaluator.roles import chain
@@ -106,6 +107,7 @@ def _preload(settings: dict[str, Any]) -> None:
 
 def _preload_compiler(settings: dict[str, Any]) -> None:
     """Does what each compiling child would do first, 2 CPU seconds of imports and patterns."""
+    gc.disable()
     with _without_devices():
         importlib.import_module(_COMPILER)
     if settings["gpu"]:
@@ -123,8 +125,8 @@ def _settle(settings: dict[str, Any]) -> None:
 
     landmarks.common.cache_clear()
     landmarks.common(settings["gpu"])
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @contextmanager

@@ -18,9 +18,12 @@ from functools import cache
 from pathlib import Path
 
 _FORKS = """
-import importlib, json, os, runpy, sys, tempfile, traceback
+import gc, importlib, json, os, runpy, sys, tempfile, traceback
+gc.disable()  # a quarter of the time of importing the compiler
 for name in sys.argv[1:]:
     importlib.import_module(name)
+gc.freeze()
+gc.enable()
 
 def run(request):
     os.chdir(request["folder"])

@@ -73,6 +73,8 @@ product("few rows, one step", 1, 3, 64, 140)
 product("few rows", 1, 5, 600, 260, transposed=True, bias=True)
 product("few columns, in two parts", 1, 140, 1100, 20, spread=2.0, bias=True)
 for name, m, change in (("rows in three groups", 300, None), ("rows in two groups, inf and nan", 140, special)):
+    if skipped(name):
+        continue
     a, b, added = torch.randn(1, m, 300), torch.randn(1, 300, 150), torch.randn(m, 150)
     if change:
         change(a, b)
@@ -149,8 +151,8 @@ transposed("2-D", draw(1, 5, 6, 7), draw(5, 6, 3, 4), (2, 3), (1, 0), (1, 0))
 transposed("3-D", draw(1, 3, 4, 3, 5), draw(3, 4, 3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1))
 transposed("1-D, more stride than taps", draw(2, 8, 20), draw(8, 3, 2), (3,), (0,), (0,))
 transposed("neighbors together", draw(2, 3, 4, 3, 5), draw(3, 5, 4, 4, 4), (2, 2, 2), (1, 1, 1), (0, 0, 0))
-transposed("an odd row, many channels", draw(1, 8, 4, 5), draw(8, 70, 3, 3), (2, 2), (1, 1), (0, 0))
 transposed("dilated by the stride", draw(2, 5, 6, 7), draw(5, 4, 3, 3), (2, 2), (1, 1), (0, 1), 2)
+transposed("an odd row, many channels", draw(1, 8, 4, 5), draw(8, 70, 3, 3), (2, 2), (1, 1), (0, 0))
 transposed("four neighbors", draw(2, 8, 20), draw(8, 3, 2), (4,), (0,), (0,))
 transposed("dilated, prime to the stride", draw(2, 5, 9), draw(5, 4, 5), (3,), (2,), (1,), 2)
 transposed("dilated by half the stride", draw(2, 5, 9), draw(5, 4, 5), (4,), (1,), (2,), 6)
