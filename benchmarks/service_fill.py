@@ -17,12 +17,13 @@ from typing import Any
 
 from sqlalchemy import text
 
+from evaluator.counting import lines_of_code
 from evaluator.fingerprint import platform, type_of
 from evaluator.verdict import HARNESS_VERSION
 from kernelbench_tasks import catalog
 from services.db.ids import new_id
 from services.db.session import Database
-from services.jobs.rows import lines_of_code, outline_of
+from services.jobs.rows import outline_of
 
 ORIGINS = ("llm", "llm", "llm", "compiler", "human", "policy", "external")
 MODELS = ("model-a", "model-b", "model-c")

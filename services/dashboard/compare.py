@@ -15,13 +15,13 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.orm import Session
 
+from evaluator.counting import lines_of_code
 from evaluator.fingerprint import platform, type_of
 from services.api.deps import Route, SessionDep
 from services.dashboard import exports, formats, listing, ranking, tables, words
 from services.dashboard.rendering import page, plain, render
 from services.errors import FieldError, Refused
 from services.jobs import read
-from services.jobs.rows import lines_of_code
 
 MOST = 6
 _LONGEST = 600  # characters of text in a cell

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from evaluator.counting import lines_of_code
 from evaluator.fingerprint import platform, type_of
 from services.dashboard import formats, words
-from services.jobs.rows import lines_of_code
 
 Json = Mapping[str, Any]
 _ROUND, _FOLLOWS = re.compile(r" round (\d{1,3})\b"), re.compile(r" #\d+ (repaired|again)\b")

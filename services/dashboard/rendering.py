@@ -18,10 +18,10 @@ from markupsafe import Markup
 from pydantic import BaseModel
 
 from agent import pages
+from evaluator.counting import lines_of_code
 from evaluator.verdict import by_size
 from services.dashboard import formats, words
 from services.errors import Conflict, NotFound, Refused
-from services.jobs.rows import lines_of_code
 from services.users.caller import current
 from services.users.logins import masked
 

@@ -7,20 +7,12 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from agent.spec import JobSpec
+from evaluator.counting import lines_of_code
 from services.db.models import Candidate, Job, Step, Verdict
 
 #: The effort of an evaluation that only checks its task.
 LOOK = "look"
 _OUTLINE = ("verdict", "reason", "findings", "summary", "environment", "effort", "elapsed_s")
-
-
-def lines_of_code(source: str | None) -> int | None:
-    """Count the lines that are neither blank nor only a comment."""
-    if source is None:
-        return None
-    return sum(
-        1 for line in source.splitlines() if line.strip() and not line.lstrip().startswith(("#", "//"))
-    )
 
 
 def step_value(session: Session, job_id: str, name: str) -> Any:

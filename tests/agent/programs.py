@@ -65,6 +65,8 @@ COMPILER = (
     "torch._inductor.codegen.triton",
     "tests.agent.begun",
 )
+#: For programs that run kernels in Triton's interpreter, which has to be asked for before Triton is imported. Tracing a graph imports the compiler.
+INTERPRETED = (*TORCH, "triton", "torch._dynamo", "torch._inductor.standalone_compile")
 _ROOT = Path(__file__).parents[2]
 # Read while the compiler is imported; the sandbox sets the same.
 _ENVIRONMENT = {
@@ -76,12 +78,13 @@ _ENVIRONMENT = {
 
 @cache
 def _forking(modules: Sequence[str]) -> subprocess.Popen[str]:
+    interpreter = {"TRITON_INTERPRET": "1"} if modules == INTERPRETED else {}
     process = subprocess.Popen(
         [sys.executable, "-c", _FORKS, *modules],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, **_ENVIRONMENT},
+        env={**os.environ, **_ENVIRONMENT, **interpreter},
     )
     atexit.register(process.communicate)
     return process

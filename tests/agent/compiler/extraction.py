@@ -52,8 +52,7 @@ def run_program(folder: Path, program: str, *arguments: str) -> dict[str, Any]:
     (folder / "program.py").write_text(program)
     caches = {"TORCH_EXTENSIONS_DIR": "extensions", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
     environment = {name: str(folder / cache) for name, cache in caches.items()}
-    # Triton's interpreter has to be asked for before Triton is imported, which the compiler does.
-    modules = programs.TORCH if "TRITON_INTERPRET" in program else programs.COMPILER
+    modules = programs.INTERPRETED if "TRITON_INTERPRET" in program else programs.COMPILER
     done = _done(folder, "program.py", *arguments, environment=environment, modules=modules)
     assert done.returncode == 0, done.stderr[-3000:]
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

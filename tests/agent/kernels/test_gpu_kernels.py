@@ -232,6 +232,8 @@ z = draw(5, 3000) * 20
 z[1], z[2, 1], z[3, 2], z[4, 1024:] = -float("inf"), float("inf"), float("nan"), -float("inf")
 z[4, :1024] -= 1000
 for log, run in ((False, torch.softmax), (True, torch.log_softmax)):
+    if skipped("softmax in pieces"):
+        continue
     compare("softmax in pieces", rows.softmax(z, torch.full_like(z, 7.0), log), run(z.double(), -1), run(z, -1))
 print(json.dumps(found))
 """
