@@ -6,6 +6,7 @@ It handles one request at a time. Progress lines may precede an answer. It exits
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import logging
 import os
@@ -48,6 +49,7 @@ def serve(
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
     if client_pid and os.getppid() != client_pid:
         return  # the client was killed while this process started
+    gc.disable()  # as its fork servers do: imports make no garbage
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
 
@@ -73,6 +75,8 @@ def serve(
             {"fatal": "RefereeLost", "message": f"the referee did not start: {told(error, Path(work_dir))}"}
         )
         return
+    gc.freeze()
+    gc.enable()
     # Warm up the compiler, once per torch version and user. It takes seconds that the first compilation would
     # otherwise spend. Compilations and timing wait for it to finish; describing a task and checking a
     # candidate do not.

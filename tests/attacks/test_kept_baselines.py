@@ -215,14 +215,15 @@ def loaded(core: RefereeCore) -> Loaded:
 @pytest.mark.parametrize(
     ("damage", "ending"),
     [
-        pytest.param(cut_off, ".main.so", marks=pytest.mark.slow),
-        pytest.param(zeros, "", marks=pytest.mark.slow),
-        pytest.param(zeros, ".main.so", marks=pytest.mark.slow),
-        pytest.param(cut_off, "", marks=pytest.mark.slow),
-        pytest.param(cut_off, ".py", marks=pytest.mark.slow),
+        (cut_off, ".main.so"),
+        (zeros, ""),
+        (zeros, ".main.so"),
+        (cut_off, ""),
+        (cut_off, ".py"),
         (zeros, ".py"),
     ],
 )
+@pytest.mark.slow
 def test_a_damaged_file_costs_no_baseline_and_is_made_again(
     core: RefereeCore, damage: Callable[[bytes], bytes], ending: str
 ) -> None:

@@ -506,7 +506,7 @@ ABOVE_8 = (
 #: Compiled for all three by day; at night all are.
 SAMPLE = ("few rows", "window", "sums of lists")
 #: Compiled at night alone, since each takes seconds.
-LONG = ("leaders", "wide product on Hopper")
+LONG = ("leaders", "wide product on Hopper", "convolution and more on Hopper")
 #: Numbers that are multiples of 16 wherever the kernel is chosen and its rows are dense.
 ALIGNED = dict.fromkeys(
     ("attention, streamed", "attention of int8 keys", "attention of one row", "attention of four rows"),
