@@ -132,9 +132,8 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> Loops:
 
 
 def loaded(path: Path, text: str) -> Any:
-    path.write_text(
-        text.replace('"-O3"', '"-O1"')
-    )  # the same results in half the time; judged tasks are compiled as they are
+    # The same results in half the time; judged tasks are compiled as they are.
+    path.write_text(text.replace('"-O3"', '"-O1"'))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
