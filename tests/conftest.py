@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from evaluator.allocator import keep_freed_memory
 from tests import servers
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def pytest_configure(config: pytest.Config) -> None:
     required_resources()
     # Half a million objects of torch's and of the tests' stay; looking through them again and again took 15 % of the tests' own time.
     gc.set_threshold(50_000, 20, 50)
+    keep_freed_memory(1 << 30)  # for tensors, a page fault at each of their pages
 
 
 def pytest_collection_finish() -> None:
