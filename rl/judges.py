@@ -307,15 +307,15 @@ class LocalJudge:
         """Give free referees to candidates that wait."""
         with self._guard:
             for referee in list(self._free):
-                turn = self._turn_for(self._open.get(referee))
-                if turn is not None:
+                while (turn := self._turn_for(self._open.get(referee))) is not None:
                     self._waiting.remove(turn)
-                    self._free.remove(referee)
-                    self._open[referee] = turn.task
                     try:
                         turn.referee.get_loop().call_soon_threadsafe(self._give, turn, referee)
-                    except RuntimeError:  # its loop has ended, and nothing waits there
-                        self._free.append(referee)
+                    except RuntimeError:  # its event loop has ended, and nothing waits there: the next one
+                        continue
+                    self._free.remove(referee)
+                    self._open[referee] = turn.task
+                    break
 
     def _give(self, turn: _Turn, referee: Referee) -> None:
         if turn.referee.done():  # it was given up meanwhile

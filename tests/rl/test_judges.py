@@ -430,6 +430,15 @@ def test_a_referee_that_ends_after_its_loop_serves_the_next(monkeypatch: pytest.
     judge.close()
 
 
+def test_a_candidate_whose_loop_has_ended_holds_up_no_other(held: threading.Event) -> None:
+    judge = judges.LocalJudge(FleetPart(device="cpu"))
+    loop = asyncio.new_event_loop()
+    judge._waiting.append(judges._Turn(TASK.sha256, loop.create_future()))
+    loop.close()
+    assert asyncio.run(asyncio.wait_for(judge.judge(TASK, SHORT), 10)) == "verdict"
+    judge.close()
+
+
 def test_a_closed_judge_says_so_to_those_that_wait(
     held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,13 +33,7 @@ from evaluator.referee.session.candidate import CandidateRun
 from evaluator.referee.session.control import Control
 from evaluator.referee.session.device_sharing import DeviceSharing
 from evaluator.referee.session.drawn_shapes import Chosen
-from evaluator.referee.session.outcome import (
-    FIRST_CALL_SECONDS,
-    FIRST_CALL_SHARE,
-    Outcome,
-    Rejected,
-    RunState,
-)
+from evaluator.referee.session.outcome import Outcome, Rejected, RunState
 from evaluator.referee.session.task_session import Progress, TaskSession
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.request import UNTIMED, Request
@@ -324,13 +318,12 @@ class Evaluation:
     def _check_all(self, shapes: Sequence[OpenShape], sharing: DeviceSharing) -> None:
         """Checks every shape in turn, then again in random order with fresh contents, so that shapes alternate."""
         unique = list({shape.key: shape for shape in shapes}.values())
-        first_call_s = max(FIRST_CALL_SECONDS, FIRST_CALL_SHARE * self.request.deadline_s)
         for done, shape in enumerate(unique):
             self._check_deadline()
             sharing.between_steps()
             self.progress("correctness", done, len(unique), f"checking {shape.where}")
             side = self.candidate.open(shape)
-            outcome = self.run_state.outcomes.setdefault(shape.key, Outcome(first_call_limit_s=first_call_s))
+            outcome = self.run_state.outcomes.setdefault(shape.key, Outcome())
             if not shape.checks.cases:  # those of the last candidate are not used again
                 shape.checks.notes.clear()
             if shape.large:

@@ -28,10 +28,6 @@ class Rejected(Exception):
         self.finding = Finding(rule, "cheat" if word == "cheating" else "error", sentence, places)
 
 
-#: Or a third of the evaluation's deadline, if that is longer.
-FIRST_CALL_SECONDS, FIRST_CALL_SHARE = 120.0, 1 / 3
-
-
 @dataclass
 class Outcome:
     """What the checks at one shape saw.
@@ -41,8 +37,6 @@ class Outcome:
         max_abs: largest absolute error.
         bounds: per output, what the task's own inputs need.
         checks: calls that were compared.
-        first_call_limit_s: seconds that the first call may take. It may load libraries and compile: generated code for a network of 120
-            layers takes more than two minutes.
         first_call_s: seconds that the first call took.
         strict_ratio: largest error relative to the bound of strict arithmetic; above 1 only in a lower precision
             tier.
@@ -53,7 +47,6 @@ class Outcome:
     max_abs: float = 0.0
     bounds: list[Bounds] = field(default_factory=list)
     checks: int = 0
-    first_call_limit_s: float = FIRST_CALL_SECONDS
     first_call_s: float = 0.0
     strict_ratio: float = 0.0
     unsteady: str = ""

@@ -24,8 +24,8 @@ from evaluator.roles.process import RoleProcess
 
 #: A process makes at least this many at once.
 _FEWEST_SLOTS = 16
-#: For the calls of one block.
-CALL_SECONDS = 60.0
+#: For the calls of one block; a process's first call may load libraries or compile.
+CALL_SECONDS, FIRST_CALL_SECONDS = 60.0, 120.0
 NO_STATE = 0
 #: Most links that are checked on a CPU, and most of their output bytes together: whole outputs are copied,
 #: although a digest needs 256 words of large ones.
