@@ -25,9 +25,9 @@ from agent.kernels.gpu import attention, convolutions, direct, distances, lists,
 torch.manual_seed(0)
 found = []
 cases = []
-def skipped(name):  # by day the first of each eight cases runs
+def skipped(name):  # by day every seventh case runs (no loop here has seven), and those that a name of the tests promises
     cases.append(name)
-    return not WHOLE and len(cases) % 8 != 1
+    return not WHOLE and len(cases) % 7 != 1 and not any(word in name for word in ("inf", "nan", "one part"))
 def compare(name, out, exact, float32):
     finite = exact.isfinite() & (exact.abs() < 3e38)
     norm = exact[finite].norm()
