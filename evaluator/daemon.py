@@ -49,7 +49,7 @@ def serve(
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
     if client_pid and os.getppid() != client_pid:
         return  # the client was killed while this process started
-    gc.disable()  # as its fork servers do: imports make no garbage
+    gc.disable()  # for the imports, as in its fork servers
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
 

@@ -129,13 +129,13 @@ def absence_of(resource: str) -> str | None:
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a misspelt requirement before the first test."""
     required_resources()
-    # Half a million objects of torch's and of the tests' stay; looking through them again and again took 15 % of the tests' own time.
+    # Collections over the half million objects of torch and of the tests took 15 % of a test process's time.
     gc.set_threshold(50_000, 20, 50)
-    keep_freed_memory(1 << 30)  # for tensors, a page fault at each of their pages
+    keep_freed_memory(1 << 30)  # spares tests of large tensors the page faults
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was imported so far to no collector."""
+    """Exempt all that was imported so far from garbage collection."""
     gc.freeze()
 
 

@@ -83,7 +83,7 @@ _COMPILER = "torch._inductor.compile_fx"
 
 def _preload(settings: dict[str, Any]) -> None:
     """Imports what children need, so that a child is ready in milliseconds."""
-    gc.disable()  # imports make no garbage; looking for some takes a tenth of torch's and a quarter of the compiler's
+    gc.disable()  # collections take a tenth of the time of importing torch and a quarter of the compiler's, and find little
     # Not at the top: it imports numpy, whose threads would prevent an ordinary user from creating a user
     # namespace.
     from evaluator.roles import chain

@@ -181,7 +181,7 @@ def test_set_up_and_first_call_are_told_apart(referee: Referee) -> None:
 def test_a_first_call_may_take_a_third_of_the_deadline(
     core: RefereeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that compiles for long is not given up after the time that a hung one gets, if the evaluation has more."""
+    """A call that takes longer than the least limit ends only at a third of the evaluation's deadline."""
     monkeypatch.setattr(evaluation, "FIRST_CALL_SECONDS", 0.5)
     slow = candidate(_SLOW_TO_START.replace("sleep(0.4)", "sleep(2.0)"))
     words = []

@@ -28,7 +28,7 @@ from evaluator.referee.session.outcome import Outcome, Rejected
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.open_shape import OpenShape
-from evaluator.referee.sides.side import CALL_SECONDS, FIRST_CALL_SECONDS, Side
+from evaluator.referee.sides.side import CALL_SECONDS, Side
 from evaluator.verdict import Finding
 
 _LARGE_BYTES = 2 << 20
@@ -238,7 +238,7 @@ def call(side: Side, shape: OpenShape, content: Content, outcome: Outcome) -> tu
 def with_deadline(side: Side, outcome: Outcome, call: Callable[[float], Block]) -> Block:
     """Makes a call of the candidate with its deadline in seconds, and notes how long the first one took."""
     paused_s = side.process.paused_s
-    block = call(CALL_SECONDS if outcome.checks else FIRST_CALL_SECONDS)
+    block = call(CALL_SECONDS if outcome.checks else side.first_call_seconds)
     paused_s = side.process.paused_s - paused_s
     outcome.first_call_s = outcome.first_call_s or block.elapsed_ns / 1e9 - paused_s
     return block

@@ -36,6 +36,7 @@ from evaluator.referee.session.drawn_shapes import Chosen
 from evaluator.referee.session.outcome import Outcome, Rejected, RunState
 from evaluator.referee.session.task_session import Progress, TaskSession
 from evaluator.referee.sides.open_shape import OpenShape
+from evaluator.referee.sides.side import FIRST_CALL_SECONDS
 from evaluator.request import UNTIMED, Request
 from evaluator.roles import protocol
 from evaluator.shapes.sampler import SPLITS
@@ -323,6 +324,8 @@ class Evaluation:
             sharing.between_steps()
             self.progress("correctness", done, len(unique), f"checking {shape.where}")
             side = self.candidate.open(shape)
+            # Generated code for a network of 120 layers compiles for more than two minutes.
+            side.first_call_seconds = max(FIRST_CALL_SECONDS, self.request.deadline_s / 3)
             outcome = self.run_state.outcomes.setdefault(shape.key, Outcome())
             if not shape.checks.cases:  # those of the last candidate are not used again
                 shape.checks.notes.clear()

@@ -44,6 +44,7 @@ class Side(Slots):
         super().__init__(process, key, inputs, chain)
         self._announced = b""  #: What the process last said when it was ready.
         self.ready_ns = 0  #: How long it last took to get ready.
+        self.first_call_seconds = FIRST_CALL_SECONDS  #: How long its first call may take.
         #: By number, the outputs that the process keeps alive, see :mod:`evaluator.referee.checking.kept_alive`:
         #: which call of the block that had just ended. The process learns of it whenever it gets ready.
         self.kept: dict[int, int] = {}
