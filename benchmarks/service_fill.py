@@ -17,8 +17,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from evaluator.counting import lines_of_code
 from evaluator.fingerprint import platform, type_of
+from evaluator.sources import lines_of_code
 from evaluator.verdict import HARNESS_VERSION
 from kernelbench_tasks import catalog
 from services.db.ids import new_id

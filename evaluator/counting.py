@@ -20,12 +20,3 @@ def prefixed(value: float, unit: str) -> str:
         ((prefix, factor) for prefix, factor in (("P", 1e15), ("T", 1e12)) if value >= factor), ("G", 1e9)
     )
     return f"{value / factor:.3g} {prefix}{unit}"
-
-
-def lines_of_code(source: str | None) -> int | None:
-    """Count the lines that are neither blank nor only a comment; None without a source."""
-    if source is None:
-        return None
-    return sum(
-        1 for line in source.splitlines() if line.strip() and not line.lstrip().startswith(("#", "//"))
-    )

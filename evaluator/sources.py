@@ -12,6 +12,15 @@ def sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def lines_of_code(source: str | None) -> int | None:
+    """Count the lines that are neither blank nor only a comment; None without a source."""
+    if source is None:
+        return None
+    return sum(
+        1 for line in source.splitlines() if line.strip() and not line.lstrip().startswith(("#", "//"))
+    )
+
+
 @dataclass(frozen=True)
 class TaskSource:
     """A task file: ``Model``, ``get_inputs``, ``get_init_inputs`` and perhaps ``DIMS``."""

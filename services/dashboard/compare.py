@@ -15,8 +15,8 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.orm import Session
 
-from evaluator.counting import lines_of_code
 from evaluator.fingerprint import platform, type_of
+from evaluator.sources import lines_of_code
 from services.api.deps import Route, SessionDep
 from services.dashboard import exports, formats, listing, ranking, tables, words
 from services.dashboard.rendering import page, plain, render

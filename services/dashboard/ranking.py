@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluator.counting import lines_of_code
 from evaluator.fingerprint import platform, type_of
+from evaluator.sources import lines_of_code
 from services.dashboard import formats, words
 
 Json = Mapping[str, Any]

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from pydantic import BaseModel
 
 from agent import pages
-from evaluator.counting import lines_of_code
+from evaluator.sources import lines_of_code
 from evaluator.verdict import by_size
 from services.dashboard import formats, words
 from services.errors import Conflict, NotFound, Refused

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from agent.spec import JobSpec
-from evaluator.counting import lines_of_code
+from evaluator.sources import lines_of_code
 from services.db.models import Candidate, Job, Step, Verdict
 
 #: The effort of an evaluation that only checks its task.

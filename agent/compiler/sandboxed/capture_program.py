@@ -264,7 +264,7 @@ def attempt(
     try:
         model.train(not training)
         other = trace()[0].code
-    except Exception:
+    except Exception:  # the other mode cannot be traced: then the code is for this one alone
         other = None
     sizes: dict[str, str] = {}  # the expression that yields each symbol
     for place, tensor in enumerate(every):
