@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from evaluator.oracle.compare import compare
 from evaluator.referee.judging.core import RefereeCore
-from evaluator.referee.session.expectation import Case, case_of, own_result
+from evaluator.referee.session.expectation import Case, case_of, compare_all, own_result
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.request import Request
@@ -168,6 +170,53 @@ def test_results_of_another_form_are_asked_for_one_by_one(
     shape.side.fill_from("task")
     with pytest.raises(Exception, match="shapes that differ from the reference"):
         _case(session, shape, shape.side.contents(0), monkeypatch)
+
+
+def test_an_ill_conditioned_row_is_called_wrong_only_after_more_moves(
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One move changes a few rows of an attention with large scores by less than float32's sums do in another order."""
+    source = task("""
+        class Model(nn.Module):
+            def forward(self, q, k, v):
+                return (q @ k.T).softmax(-1) @ v
+
+        def get_inputs():
+            return [torch.randn(65536, 64), torch.randn(77, 64), torch.randn(77, 64)]
+
+        def get_init_inputs():
+            return []
+        """)
+    shape = core.session(source).open({})
+    shape.side.fill_from("task")
+    draw = torch.Generator().manual_seed(1)
+    given = []
+    for rows, scale in ((65536, 2.0), (77, 1.0), (77, 1.0)):
+        wide = torch.randn(rows, 64, generator=draw) * torch.randn(rows, 64, generator=draw).exp()
+        given.append(scale * wide * (torch.rand(rows, 1, generator=draw) * 12 - 6).exp2())
+    contents = [_flat_on(shape, one) for one in given]
+    contents = [one.view(torch.uint8) for one in contents] if shape.side.gpu else contents
+    seeds = itertools.count()
+    monkeypatch.setattr("secrets.randbits", lambda bits: next(seeds))
+    case = case_of(shape, own_result(shape, "wide_range", contents))
+    q, k, v = given
+    score = torch.zeros(len(q), len(k))
+    for place in torch.randperm(64, generator=draw):
+        score += q[:, place, None] * k[None, :, place]
+    honest = _flat_on(shape, score.softmax(-1) @ v)
+    before = compare(honest, case.expected[0])
+    assert not before.ok and before.ratio < 8
+    assert compare_all(shape, case, [honest])[0].ok
+    assert compare(honest, case.expected[0]).ok, "the case does not keep what it was told"
+    coarse = (q.view(torch.int32) & ~0x1FFF).view(torch.float32)  # TF32's bits
+    assert not compare_all(shape, case, [_flat_on(shape, (coarse @ k.T).softmax(-1) @ v)])[0].ok
+    one_off = (q @ k.T).softmax(-1) @ v
+    one_off[7] *= 1 + 1e-4 + 40 * float(case.expected[0].bound[7, 0])
+    assert not compare_all(shape, case, [_flat_on(shape, one_off)])[0].ok
+
+
+def _flat_on(shape: OpenShape, values: torch.Tensor) -> Any:
+    return values.reshape(-1).to("cuda") if shape.side.gpu else values.reshape(-1).numpy()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -23,7 +23,15 @@ from evaluator.oracle.numbers import is_inexact
 from evaluator.oracle.places import Places, places
 from evaluator.oracle.tolerance import Expected, as_rows
 from evaluator.precision import TIERS
-from evaluator.referee.session.expectation import OWN_INPUTS, Case, Content, OwnResult, case_of, own_result
+from evaluator.referee.session.expectation import (
+    OWN_INPUTS,
+    Case,
+    Content,
+    OwnResult,
+    case_of,
+    compare_all,
+    own_result,
+)
 from evaluator.referee.session.outcome import Outcome, Rejected
 from evaluator.referee.session.task_session import TaskSession
 from evaluator.referee.sides.block import Block
@@ -259,7 +267,7 @@ def _compare(
     shape: OpenShape, case: Case, values: list[Array], outcome: Outcome, earlier: list[Case]
 ) -> None:
     """Raises Rejected if values differ from the oracle's."""
-    comparisons = [compare(v, e) for v, e in zip(values, case.expected, strict=True)]
+    comparisons = compare_all(shape, case, values)
     record(outcome, comparisons, case)
     for comparison in comparisons:
         if not comparison.ok:
@@ -304,8 +312,7 @@ def first_wrong(
     shape: OpenShape, case: Case, values: list[Array], earlier: Sequence[Case] = (), *, slack: float = 1.0
 ) -> Rejected | None:
     """The rejection for the first output that differs from the oracle's; None if all are right."""
-    for value, expected in zip(values, case.expected, strict=True):
-        comparison = compare(value, expected, slack=slack)
+    for comparison in compare_all(shape, case, values, slack=slack):
         if not comparison.ok:
             return wrong(shape, case, comparison, values, earlier)
     return None

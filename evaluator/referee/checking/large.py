@@ -41,7 +41,7 @@ from evaluator.referee.checking.correctness import (
     wrong,
 )
 from evaluator.referee.checking.doubts import Doubt, chosen, doubt_of
-from evaluator.referee.session.expectation import Case, Content, OwnResult, case_of, judged
+from evaluator.referee.session.expectation import Case, Content, OwnResult, Rows, case_of, compare_all, judged
 from evaluator.referee.session.outcome import Outcome, Rejected
 from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.device_side import DeviceSide
@@ -272,17 +272,22 @@ class _Comparison:
             self._told("nothing, since its rows depend on each other and float64 does not fit as a whole")
 
     def _judge(self, case: Case, answer: Answer, rows: tuple[int, int] | None) -> None:
-        comparisons = self._compared(case, answer, rows)
+        comparisons = compare_all(
+            self._shape, case, self._values(answer, rows), rows=self._cut(rows), in_slot=True
+        )
         record(self._outcome, comparisons, case)
         self._outcome.checks -= 1
         for comparison in comparisons:
             if not comparison.ok:
                 raise wrong(self._shape, case, comparison, self._values(answer, rows))
 
+    def _cut(self, rows: tuple[int, int] | None) -> Rows | None:
+        return None if rows is None else (*rows, self._places or [])
+
     def _case(self, rows: tuple[int, int] | None) -> Case:
         """The expected outputs for some rows, or for all of them."""
         reference = self._shape.side
-        cut = None if rows is None else (*rows, self._places or [])
+        cut = self._cut(rows)
         (own,) = reference.oracle([{"tier": "own", "move": None}], cut)
         metas = []
         for values, meta in zip(own, self._shape.output_metas, strict=True):

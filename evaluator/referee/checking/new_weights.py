@@ -85,12 +85,11 @@ def _look(
         if side.agree(spans, block.report.metas, result.spans, result.metas, outcome.bounds, thorough=True):
             outcome.checks += 1
             return
-        case = case_of(shape, result)
+        rejected = first_wrong(shape, case_of(shape, result), values_of(block, spans))
     finally:
         if not reference.process.dead:
             _renew(reference, {**change, "seed": None})
-    values = values_of(block, spans)
-    if rejected := first_wrong(shape, case, values):
+    if rejected:
         how = "below autograd's version counters" if change["quietly"] else "in place"
         sentence = f"after its weights changed {how}, {rejected.sentence}; {_HINT}"
         raise Rejected("incorrect", "stale_weights", sentence)

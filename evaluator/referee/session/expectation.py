@@ -12,7 +12,7 @@ from typing import Any
 from evaluator.counting import counted
 from evaluator.errors import RoleFailure, RoleReported
 from evaluator.oracle.arrays import Array, space
-from evaluator.oracle.compare import compare, contract, dense, widen
+from evaluator.oracle.compare import Comparison, compare, contract, dense, widen
 from evaluator.oracle.numbers import epsilon, is_inexact
 from evaluator.oracle.tolerance import CHANCE_SLACK, CHANCE_SLACK_FP8, Expected, expect
 from evaluator.precision import rounds_operands
@@ -27,6 +27,8 @@ OWN_INPUTS = ("task", "timed")
 _LARGE_VALUES = ("wide_range", "large_mean")
 #: The case in which all terms of a sum over a row are equal.
 _EQUAL_TERMS = "constant_rows"
+#: Up to how many times its bound an error may be for more moves of the inputs to be tried, and how many of them.
+_SLIGHTLY, _MORE_MOVES = 8.0, 15
 #: No device computes in float8 itself: kernels widen it, at least to this.
 _NARROWEST_ARITHMETIC = epsilon("bfloat16")
 
@@ -61,9 +63,15 @@ class OwnResult(Content):
 
 @dataclass
 class Case(Content):
-    """The expectation for every output."""
+    """The expectation for every output.
+
+    Attributes:
+        expected: per output.
+        moved_as: how the oracle was asked for moved inputs; None if it was not.
+    """
 
     expected: list[Expected]
+    moved_as: dict[str, Any] | None = None
 
 
 def own_result(shape: OpenShape, name: str, contents: list[Array]) -> OwnResult:
@@ -127,7 +135,58 @@ def case_of(
     ]
     if not usual and name in OWN_INPUTS:
         shape.checks.usual = [one.rms for one in expected]
-    return Case(name, result.contents, metas, result.structure, result.aliased, expected, signs=result.signs)
+    return Case(
+        name,
+        result.contents,
+        metas,
+        result.structure,
+        result.aliased,
+        expected,
+        oracle.moved_as,
+        signs=result.signs,
+    )
+
+
+def compare_all(
+    shape: OpenShape,
+    case: Case,
+    values: list[Array],
+    *,
+    slack: float = 1.0,
+    rows: Rows | None = None,
+    in_slot: bool = False,
+) -> list[Comparison]:
+    """Compares all outputs with a case. If one is slightly wrong, the oracle is asked first how far more moves of the inputs go.
+
+    Args:
+        shape, rows, in_slot: as for :func:`case_of`; the reference has the weights that it had then.
+        case: keeps what it is told.
+        values: per output, flat.
+        slack: see :func:`evaluator.oracle.compare.compare`.
+    """
+    found = _compared(case, values, slack)
+    for _ in range(_MORE_MOVES if case.moved_as else 0):
+        wrong = [one.ratio for one in found if not one.ok]
+        if not wrong or max(wrong) > _SLIGHTLY:
+            break
+        _move_again(shape, case, rows, in_slot=in_slot)
+        found = _compared(case, values, slack)
+    return found
+
+
+def _compared(case: Case, values: list[Array], slack: float) -> list[Comparison]:
+    return [compare(v, e, slack=slack) for v, e in zip(values, case.expected, strict=True)]
+
+
+def _move_again(shape: OpenShape, case: Case, rows: Rows | None, *, in_slot: bool) -> None:
+    """Widens a case's bounds by one more move of the inputs, if the reference takes it."""
+    assert case.moved_as is not None
+    kind = {**case.moved_as, "move": {**case.moved_as["move"], "seed": secrets.randbits(62)}}
+    with suppress(RoleReported):
+        for _, moved in _answers(
+            shape, None if in_slot else case.contents, {"moved": kind}, case.metas, rows
+        ):
+            case.expected = [one.with_move(m) for one, m in zip(case.expected, moved, strict=True)]
 
 
 def difference(case: Case, metas: tuple[TensorMeta, ...], spans: list[Array]) -> str:
@@ -165,6 +224,7 @@ class _Oracle:
 
     exact: list[Array]
     moved: list[Array] | None = None
+    moved_as: dict[str, Any] | None = None
     step: float = 0.0
     tiered: list[list[Array]] = field(default_factory=list)
     alternatives: list[list[Array]] = field(default_factory=list)
@@ -209,7 +269,10 @@ def _ask_oracle(
             # The reference's own result counts as exact now, and its result for moved inputs says how far rounding moves it. Where
             # large terms cancel, convolutions more accurate than the reference were called wrong without this (H200).
             for name in ("moved", "opposite") if rounded else ("moved",):
-                left[name] = {"tier": OWN_RESULT, "move": {**kinds[name]["move"], "steps": own_steps}}
+                left[name] = kinds[name] = {
+                    "tier": OWN_RESULT,
+                    "move": {**kinds[name]["move"], "steps": own_steps},
+                }
         for name, kind in left.items():
             # What the tier and rounding allow must not be lost with float64.
             with suppress(RoleReported):
@@ -217,6 +280,7 @@ def _ask_oracle(
     return _Oracle(
         known.get("exact", own),
         known.get("moved"),
+        kinds["moved"] if "moved" in known else None,
         max(steps, default=0.0),
         [known[name] for name in ("tiered", "own_tiered") if name in known],
         [known[name] for name in ("exact", "moved", "opposite") if name in known] if rounded else [],
