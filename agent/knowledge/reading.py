@@ -26,6 +26,7 @@ from agent.memory.features import Features
 BOTTLENECKS = ("compute", "memory", "launch", "sync")
 NOTES = Path(__file__).resolve().parent / "notes"
 DEFAULT_LIMIT = 4
+_MANY = 99
 # How profiles and critics call it. The more particular words stand first: "launch_latency" is about launches.
 _CALLED = (
     ("launch", ("launch", "overhead", "python", "dispatch", "host")),
@@ -105,8 +106,8 @@ def notes_for(
 ) -> tuple[Note, ...]:
     """At most `limit` notes for a diagnosis; the same question always has the same answer.
 
-    A note must name the bottleneck and the architecture, and the language where one is given. First come those for operators of the
-    module, then those whose main (first named) bottleneck it is, among these the ones for the fewest architectures (what only
+    A note must name the bottleneck and the architecture, and the language where one is given. First come those for the module's dtypes,
+    then those for its operators, the fewest first, then those whose main (first named) bottleneck it is, among these the ones for the fewest architectures (what only
     Hopper has says more on a Hopper than what holds everywhere), and then by name.
 
     Args:
@@ -136,7 +137,8 @@ def notes_for(
     ]
     fitting.sort(
         key=lambda note: (
-            not note.operators,
+            not note.dtypes,
+            len(note.operators) or _MANY,
             note.bottlenecks[0] != bottleneck,
             len(note.architectures),
             note.name,

@@ -44,9 +44,14 @@ def test_every_diagnosis_gets_a_note_in_every_language_of_the_device(
         assert all(language in n.languages for n in found)
 
 
+#: A module with products in bfloat16.
+PRODUCT = Features({"matmul": 1}, dtypes=frozenset({"bfloat16"}))
+
+
 def test_a_cpu_is_never_told_of_tensor_memory_nor_a_gpu_of_avx() -> None:
     told = {
-        arch: {n.name for b in BOTTLENECKS for n in notes_for(b, arch, limit=99)} for arch in ARCHITECTURES
+        arch: {n.name for b in BOTTLENECKS for n in notes_for(b, arch, limit=99, features=PRODUCT)}
+        for arch in ARCHITECTURES
     }
     assert all(name.startswith("cpu_") for name in told["cpu-amx"] - told["hopper"])
     assert "hopper_wgmma" in told["hopper"] and "hopper_wgmma" not in told["blackwell"] | told["ada"]
@@ -55,14 +60,13 @@ def test_a_cpu_is_never_told_of_tensor_memory_nor_a_gpu_of_avx() -> None:
 
 
 def test_what_only_one_architecture_has_comes_first() -> None:
-    assert notes_for("compute", "hopper", limit=1)[0].name == "hopper_wgmma"
+    assert notes_for("compute", "hopper", limit=1, features=PRODUCT)[0].name == "hopper_wgmma"
     assert notes_for("compute", "cpu-amx", limit=1)[0].name == "cpu_amx"
     assert notes_for("sync", "ampere", "triton", limit=1)[0].name == "hidden_syncs"
 
 
 def test_notes_for_certain_modules_are_told_for_those_alone_and_first() -> None:
     product = Features({"matmul": 1}, dtypes=frozenset({"float32"}))
-    half = Features({"matmul": 1}, dtypes=frozenset({"bfloat16"}))
     convolution = Features({"convolution": 2, "relu": 1}, dtypes=frozenset({"float32"}))
 
     def told(features: Features | None, limit: int = 99) -> list[str]:
@@ -70,9 +74,11 @@ def test_notes_for_certain_modules_are_told_for_those_alone_and_first() -> None:
 
     assert told(product, 1) == ["compensated_products"]
     assert told(convolution, 2) == ["compensated_products", "convolution_products"]
-    assert {"compensated_products", "convolution_products"}.isdisjoint(told(half) + told(None))
-    assert told(half) == told(None)
-    assert set(told(product)) - set(told(None)) == {"compensated_products"}
+    of_tiles = {"hopper_wgmma", "hopper_tma", "split_k", "l2_reuse"}
+    assert set(told(PRODUCT)) - set(told(None)) == of_tiles
+    assert set(told(product)) - set(told(PRODUCT)) == {"compensated_products"}
+    assert "fp8_scaling" not in told(product)
+    assert told(Features({"amax": 1}, dtypes=frozenset({"float8_e4m3fn"})), 1) == ["fp8_scaling"]
 
 
 def test_operators_that_notes_name_are_those_of_modules() -> None:
@@ -85,6 +91,7 @@ class Model(nn.Module):
     def forward(self, x):
         x = F.scaled_dot_product_attention(x, x, x)
         x = torch.logcumsumexp(x.cumprod(1), 1).flip(1)
+        x = x.softmax(1) + x.log_softmax(1) + x.logsumexp(1, True)
         return torch.cumsum(x, 1) + x.cummax(1).values + x.cummin(1).values
 """
     known = set(features_of(text, Description()).operators)
