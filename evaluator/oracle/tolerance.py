@@ -30,8 +30,8 @@ or tiles.
 
 **Ill-conditioned rows.** One move of the inputs may by chance change such a row little, since its effects cancel. In a simulated
 attention with scores of up to thousands, 10 to 36 of 65,536 rows were beyond their bound, by up to 3.8 times, for honest float32 sums in
-another order than the reference's. So before a result that is slightly beyond is called wrong, the inputs are moved again, up to
-fifteen times, and a row's widest change counts (:meth:`Expected.with_move`). One of 500,000 such rows was still beyond then.
+another order than the reference's. So before a result that is slightly beyond is called wrong, inputs and weights are moved again, up
+to fifteen times, and a row's widest change counts (:meth:`Expected.with_move`). One of 500,000 such rows was still beyond then.
 
 **Integers and booleans** must be exact. If they were rounded or compared from floating values, each element may be the
 reference's, float64's, or float64's on inputs moved up or down by one rounding error.

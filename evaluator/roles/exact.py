@@ -114,17 +114,19 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Move:
-    """How to move inputs to see how much the result changes.
+    """How to move inputs, and weights, to see how much the result changes.
 
     Attributes:
         steps: relative distance per tensor among the arguments, 0 for those that stay.
         seed: of the signs, one per element.
         sign: 1 or -1; -1 moves everything the opposite way.
+        weights: relative distance of parameters, which are moved too if it is not 0.
     """
 
     steps: list[float]
     seed: int
     sign: int
+    weights: float = 0.0
 
 
 def prepared(arguments: list[Any], move: Move | None, *, widen: bool) -> list[Any]:
@@ -143,15 +145,34 @@ def prepared(arguments: list[Any], move: Move | None, *, widen: bool) -> list[An
         wide = _widened(given) if widen or given.element_size() < 4 else given
         step = next(steps, 0.0)
         if step and move is not None:
-            if wide.device not in generators:
-                generators[wide.device] = torch.Generator(wide.device).manual_seed(move.seed)
-            wide = wide * _signs(wide, generators[wide.device]).mul_(step * move.sign).add_(1.0)
+            signs = _signs(wide, _generator_on(wide.device, generators, move.seed))
+            wide = wide * signs.mul_(step * move.sign).add_(1.0)
         wide = wide if widen else wide.to(value.dtype)
         if wide is given:
             wide = given.clone()
         return wide.requires_grad_(value.requires_grad)
 
     return list(tree_map(prepare, arguments))
+
+
+def _with_moved_weights(model: nn.Module, move: Move) -> nn.Module:
+    """A copy of a module whose parameters are moved."""
+    moved = copy.deepcopy(model)
+    generators: dict[torch.device, torch.Generator] = {}
+    with torch.no_grad():
+        for weight in moved.parameters():
+            if weight.is_floating_point() or weight.is_complex():
+                signs = _signs(weight, _generator_on(weight.device, generators, move.seed + 1))
+                weight.mul_(signs.mul_(move.weights * move.sign).add_(1.0))
+    return moved
+
+
+def _generator_on(
+    device: torch.device, generators: dict[torch.device, torch.Generator], seed: int
+) -> torch.Generator:
+    if device not in generators:
+        generators[device] = torch.Generator(device).manual_seed(seed)
+    return generators[device]
 
 
 def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -193,7 +214,7 @@ def outputs(
         arguments: of the call, as the module gets them.
         own: the task's ``oracle(model, *inputs)``. It gets the model and the inputs in their own dtypes.
         tier: ``strict`` for the exact result; otherwise operands of products are rounded as in this tier.
-        move: moves the inputs.
+        move: moves the inputs, and the weights if it says so.
     """
     exact = shape.exact
     if exact.model is None:
@@ -203,6 +224,8 @@ def outputs(
             exact.model._apply(_widened)
             exact.initial = [_widened(tensor) for tensor in exact.initial]
     model: nn.Module = exact.model
+    if move is not None and move.weights:
+        model = _with_moved_weights(model, move)
     forward: Any = model
     if own is not None:
         task_oracle = own

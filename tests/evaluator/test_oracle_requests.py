@@ -215,6 +215,41 @@ def test_an_ill_conditioned_row_is_called_wrong_only_after_more_moves(
     assert not compare_all(shape, case, [_flat_on(shape, one_off)])[0].ok
 
 
+def test_rows_that_weights_make_ill_conditioned_are_found_by_moving_weights(core: RefereeCore) -> None:
+    """The result is linear in the input, whose moves say nothing of exponentials of sums of weights."""
+    source = task("""
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.w = nn.Parameter(torch.randn(16384, 16))
+
+            def forward(self, x):
+                return x * torch.sin(self.w.cumsum(-1) * torch.logspace(0, 3, 16384, device=x.device)[:, None])
+
+        def get_inputs():
+            return [torch.randn(16384, 16)]
+
+        def get_init_inputs():
+            return []
+        """)
+    shape = core.session(source).open({})
+    shape.side.fill_from("task")
+    contents = shape.side.contents(0)
+    case = case_of(shape, own_result(shape, "task", contents))
+    x, w = (_float32(one).reshape(16384, 16) for one in (contents[0], shape.inputs.state[0].values))
+    backward = w.flip(-1).cumsum(-1).flip(-1)
+    phases = (backward[:, :1] - backward + w) * torch.logspace(0, 3, 16384)[:, None]
+    honest = _flat_on(shape, x * torch.sin(phases))
+    before = compare(honest, case.expected[0])
+    assert 1.0 < before.ratio < 8.0
+    after = compare_all(shape, case, [honest])[0]
+    assert after.ok or after.ratio < 0.6 * before.ratio
+
+
+def _float32(values: Any) -> torch.Tensor:
+    return torch.from_numpy(_host(values)).view(torch.float32)
+
+
 def _flat_on(shape: OpenShape, values: torch.Tensor) -> Any:
     return values.reshape(-1).to("cuda") if shape.side.gpu else values.reshape(-1).numpy()
 

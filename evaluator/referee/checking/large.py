@@ -19,6 +19,7 @@ import math
 import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -56,7 +57,7 @@ _PIECE, _PART = 1 << 25, 1 << 25
 #: How many places the oracle checks for each content.
 _LOOKS = 2
 #: An output with more elements is not computed in float64 as a whole.
-_WHOLE = 1 << 26
+_WHOLE = 1 << 27
 #: If the oracle sees at most this many rows at a time, a finding says so.
 _FEW_ROWS = 16
 #: How many pieces of a timed call's output are compared.
@@ -266,7 +267,9 @@ class _Comparison:
     def _look_at_all(self, answer: Answer, own: Answer) -> None:
         """The oracle's comparison for the whole output, if it can be computed."""
         if sum(meta.elements for meta in own.metas) <= _WHOLE:
-            self._whole = self._case(None)
+            with suppress(torch.OutOfMemoryError):  # of this process: the reference's own word is left
+                self._whole = self._case(None)
+        if self._whole is not None:
             self._judge(self._whole, answer, None)
         else:
             self._told("nothing, since its rows depend on each other and float64 does not fit as a whole")

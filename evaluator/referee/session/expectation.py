@@ -27,7 +27,7 @@ OWN_INPUTS = ("task", "timed")
 _LARGE_VALUES = ("wide_range", "large_mean")
 #: The case in which all terms of a sum over a row are equal.
 _EQUAL_TERMS = "constant_rows"
-#: Up to how many times its bound an error may be for more moves of the inputs to be tried, and how many of them.
+#: Up to how many times its bound an error may be for more moves to be tried, and how many of them.
 _SLIGHTLY, _MORE_MOVES = 8.0, 15
 #: No device computes in float8 itself: kernels widen it, at least to this.
 _NARROWEST_ARITHMETIC = epsilon("bfloat16")
@@ -156,7 +156,7 @@ def compare_all(
     rows: Rows | None = None,
     in_slot: bool = False,
 ) -> list[Comparison]:
-    """Compares all outputs with a case. If one is slightly wrong, the oracle is asked first how far more moves of the inputs go.
+    """Compares all outputs with a case. If one is slightly wrong, the oracle is asked first how far more moves go.
 
     Args:
         shape, rows, in_slot: as for :func:`case_of`; the reference has the weights that it had then.
@@ -179,9 +179,12 @@ def _compared(case: Case, values: list[Array], slack: float) -> list[Comparison]
 
 
 def _move_again(shape: OpenShape, case: Case, rows: Rows | None, *, in_slot: bool) -> None:
-    """Widens a case's bounds by one more move of the inputs, if the reference takes it."""
+    """Widens a case's bounds by one more move of the inputs, and of the weights, if the reference takes it."""
     assert case.moved_as is not None
-    kind = {**case.moved_as, "move": {**case.moved_as["move"], "seed": secrets.randbits(62)}}
+    move = {**case.moved_as["move"], "seed": secrets.randbits(62)}
+    if case.moved_as["tier"] != OWN_RESULT:  # that comes from the module itself, whose weights stay
+        move["weights"] = max(move["steps"])
+    kind = {**case.moved_as, "move": move}
     with suppress(RoleReported):
         for _, moved in _answers(
             shape, None if in_slot else case.contents, {"moved": kind}, case.metas, rows
