@@ -43,6 +43,7 @@ _REWRITING = (
     "operations.py",
     "inplace.py",
     "means.py",
+    "reductions.py",
     "norms.py",
     "exchanges.py",
     "orders.py",

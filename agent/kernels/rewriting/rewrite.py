@@ -20,6 +20,7 @@ from agent.kernels.rewriting.nodes import add_call, arguments_of, aten, hint, re
 from agent.kernels.rewriting.norms import fixed_norm, mean_of_norm, steady_norm
 from agent.kernels.rewriting.orders import order_statistic
 from agent.kernels.rewriting.packed import packed_linear
+from agent.kernels.rewriting.reductions import reduced
 from agent.kernels.rewriting.scans import doubled_scans
 from agent.kernels.rewriting.scatters import scattering
 from agent.kernels.rewriting.taps import short_convolution
@@ -34,7 +35,7 @@ def rewrite(graph: torch.fx.GraphModule) -> int:
         if node.op != "call_function":
             continue
         rules = (
-            merged, steady_norm, fixed_norm, mean_of_norm, bag_sums, scattering, decoding, shared_heads, packed_linear, gathered_product, short_convolution,
+            merged, reduced, steady_norm, fixed_norm, mean_of_norm, bag_sums, scattering, decoding, shared_heads, packed_linear, gathered_product, short_convolution,
             sums_of_many,
         )  # fmt: skip
         better = next((new for rule in rules if (new := rule(graph.graph, node)) is not None), None)
