@@ -197,16 +197,28 @@ def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, 
                 k_at = k_ptr + batch * k_batch + of_batch * k_head
                 v_at = v_ptr + batch * v_batch + of_batch * v_head
                 mask_at = mask_ptr + batch * mask_batch + of_batch * mask_head
-                q = tl.load(q_at + query[:, None] * q_row + dim[None, :] * q_dim, mask=there, other=0.0)
                 largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
                 weight = tl.zeros((QUERIES,), dtype=tl.float32)
                 total = tl.zeros((QUERIES, DIMS), dtype=tl.float32)
                 for first in range(0, keys, KEYS):
                     key = (first + tl.arange(0, KEYS)).to(tl.int64)
                     inside = (key < keys)[:, None] & (dim < dims)[None, :]
-                    k = tl.load(k_at + key[:, None] * k_row + dim[None, :] * k_dim, mask=inside, other=0.0)
                     v = tl.load(v_at + key[:, None] * v_row + dim[None, :] * v_dim, mask=inside, other=0.0)
-                    score = tl.dot(q, k.T, input_precision="ieee") * scale
+                    score = tl.zeros((QUERIES, KEYS), dtype=tl.float32)
+                    # Sums of 16 terms, added: of scores of thousands, a chain of roundings as long as a head shows in the weights.
+                    for part in range(0, DIMS, 16):
+                        some = (part + tl.arange(0, 16)).to(tl.int64)
+                        q = tl.load(
+                            q_at + query[:, None] * q_row + some[None, :] * q_dim,
+                            mask=(query < queries)[:, None] & (some < dims)[None, :],
+                            other=0.0,
+                        )
+                        k = tl.load(
+                            k_at + key[:, None] * k_row + some[None, :] * k_dim,
+                            mask=(key < keys)[:, None] & (some < dims)[None, :],
+                            other=0.0,
+                        )
+                        score += tl.dot(q, k.T, input_precision="ieee") * scale
                     counts = (key < keys)[None, :]
                     if CAUSAL:
                         counts = counts & (key[None, :] <= query[:, None])

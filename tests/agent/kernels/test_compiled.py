@@ -267,6 +267,21 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         dict.fromkeys(ATTENTION_TILES, "tensordesc<fp16[64,64]>"),
         {"num_warps": 4, "num_stages": 2},
     ),
+    "attention in float32": (
+        attention._attend_exactly,
+        {
+            "HAS_MASK": True,
+            "CAUSAL": True,
+            "SAFE": True,
+            "ELEMENT": None,
+            "QUERIES": 16,
+            "KEYS": 32,
+            "DIMS": 128,
+            "BLOCK": 256,
+        },
+        {},
+        {},
+    ),
     "attention, streamed": (
         streamed._stream,
         STREAMED | {"KEY": None, "VALUE": None},
