@@ -257,16 +257,21 @@ class LocalJudge:
         # Read now: Python 3.11 cannot parse in several threads at once (a SystemError), and the catalog is read once.
         catalog.find_by_sha256("")
         count = settings.local_referees
-        for _ in range(count):
-            threads = ThreadPoolExecutor(1, thread_name_prefix="referee")
-            try:
-                referee = threads.submit(Referee, settings.device, work_dir=work_dir, referees=count).result()
-            except BaseException:
-                threads.shutdown()
-                self.close()
-                raise
-            self._threads[referee] = threads
-            self._free.append(referee)
+        pools = [ThreadPoolExecutor(1, thread_name_prefix="referee") for _ in range(count)]
+        # Side by side: a start takes seven seconds.
+        starting = [
+            pool.submit(Referee, settings.device, work_dir=work_dir, referees=count) for pool in pools
+        ]
+        wait(starting)
+        for pool, one in zip(pools, starting, strict=True):
+            if one.exception() is None:
+                self._threads[one.result()] = pool
+            else:
+                pool.shutdown()
+        if failed := next((error for one in starting if (error := one.exception()) is not None), None):
+            self.close()
+            raise failed
+        self._free.extend(self._threads)
 
     async def judge(self, task: TaskSource, source: str, *, whole: bool = False) -> Verdict:
         """See `Judge.judge`. Cancellation kills the referee that runs the evaluation; its next call restarts it.

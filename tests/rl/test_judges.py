@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import EvaluatorError
+from evaluator.errors import EvaluatorError, SandboxUnavailable
 from evaluator.sources import TaskSource
 from rl import judges
 from rl.config import FleetPart
@@ -455,3 +456,36 @@ def test_a_closed_judge_says_so_to_those_that_wait(
     first, *others = asyncio.run(ask())
     assert first == "verdict"
     assert [isinstance(one, Unjudged) for one in others] == [True, True]
+
+
+def test_referees_start_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    all_start = threading.Barrier(3)
+
+    class Starting(_Recording):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
+            all_start.wait(20)
+
+    monkeypatch.setattr(judges, "Referee", Starting)
+    judge = judges.LocalJudge(FleetPart(device="cpu", local_referees=3, width=3))
+    assert len(judge._free) == 3
+    judge.close()
+
+
+def test_where_one_referee_does_not_start_all_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Any] = []
+    count = itertools.count()
+
+    class Failing(_Recording):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
+            if next(count) == 1:
+                raise SandboxUnavailable("planted")
+
+        def close(self) -> None:
+            closed.append(self)
+
+    monkeypatch.setattr(judges, "Referee", Failing)
+    with pytest.raises(SandboxUnavailable, match="planted"):
+        judges.LocalJudge(FleetPart(device="cpu", local_referees=3, width=3))
+    assert len(closed) == 2
