@@ -56,6 +56,7 @@ from benchmarks.origins import (
     Validation,
     Visible,
     Work,
+    of_machines,
     reports_in,
     rows_in,
     work_through,
@@ -357,9 +358,7 @@ def table(
         device = reports[0]["settings"]["device"]
         document = {
             "program": "benchmarks.model_search",
-            "settings": [report["settings"] for report in reports],
-            "environment": [report["environment"] for report in reports],
-            "ceilings": [report["ceilings"] for report in reports],
+            **of_machines(reports),
             **totals,
             "rows": rows,
         }

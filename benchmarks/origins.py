@@ -325,12 +325,29 @@ def reports_in(paths: Sequence[Path]) -> list[dict[str, Any]]:
     files = [
         file for path in paths for file in (sorted(path.glob("piece-*.json")) if path.is_dir() else [path])
     ]
-    reports = []
+    reports: list[dict[str, Any]] = []
     for file in files:
         text = file.read_text(encoding="utf-8")
         document = json.loads(text)
         reports += [document] if "piece" in document else _apart(text)
     return list({report["piece"]: report for report in reports}.values())
+
+
+def of_machines(reports: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Settings, machine and ceilings of pieces, for a document; of those that are alike on one device the first."""
+    first: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    for report in reports:
+        machine = report["environment"]
+        settings = json.dumps(report["settings"], sort_keys=True)
+        first.setdefault((str(machine.get("gpu_uuid")), str(machine.get("cpu")), settings), report)
+    return {
+        "settings": [one["settings"] for one in first.values()],
+        "environment": [one["environment"] for one in first.values()],
+        "ceilings": [
+            {name: value for name, value in one["ceilings"].items() if name != "tried"}
+            for one in first.values()
+        ],
+    }
 
 
 def _apart(text: str) -> list[dict[str, Any]]:
@@ -519,12 +536,7 @@ def merge(
         device = reports[0]["settings"]["device"]
         merged = {
             "program": "benchmarks.origins merge",
-            "settings": [report["settings"] for report in reports],
-            "environment": [report["environment"] for report in reports],
-            "ceilings": [
-                {name: value for name, value in report["ceilings"].items() if name != "tried"}
-                for report in reports
-            ],
+            **of_machines(reports),
             "origins": totals,
             "rows": rows,
         }
