@@ -19,6 +19,7 @@ from agent.kernels.rewriting.nodes import (
     is_written_between,
     only_used,
     operation,
+    same_sizes,
     spread,
     value_of,
 )
@@ -36,43 +37,78 @@ def reduced(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
         return None
     if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
         return None
-    given = arguments_of(node)
-    made_by, factor = _unscaled(node.args[0])
-    made = value_of(made_by)
-    if made is None or made.dtype != torch.float32 or is_written_between(made_by, node):
-        return None
+    given, whole = arguments_of(node), value_of(node.args[0])
     kept = bool(given.get("keepdim", True))
     if name.startswith("adaptive"):
-        axes = list(range(made.dim() - int(name[-2]), made.dim()))
+        axes = list(range(whole.dim() - int(name[-2]), whole.dim()))
         if any(size != 1 for size in value.shape[axes[0] :]):
             return None
     elif given.get("dim") is None or given.get("dtype") is not None:
         return None
     else:
-        axes = sorted({axis % made.dim() for axis in spread(given["dim"], 1)})
-    count = math.prod(made.shape[axis] for axis in axes)
+        axes = sorted({axis % whole.dim() for axis in spread(given["dim"], 1)})
+    count = math.prod(whole.shape[axis] for axis in axes)
     if not axes or not isinstance(count, int) or count < 2:
+        return None
+    made_by, steps = _linear_steps(node.args[0], axes)
+    made = value_of(made_by)
+    if made is None or made.dtype != torch.float32 or is_written_between(made_by, node):
         return None
     with graph.inserting_before(node):
         mean = _mean_of_product(graph, made_by, axes) or _mean_of_convolution(graph, made_by, axes)
         if mean is None:
             return None
-        factor *= count if name == "sum" else 1
-        if factor != 1:
-            mean = add_call(graph, aten.mul.Tensor, mean, factor)
+        for step, place in reversed(steps):
+            operands = list(step.args)
+            operands[place] = mean
+            mean = add_call(graph, step.target, *operands)
+        if name == "sum":
+            mean = add_call(graph, aten.mul.Tensor, mean, count)
         return mean if kept else add_call(graph, aten.squeeze.dims, mean, axes)
 
 
-def _unscaled(node: Any) -> tuple[Any, float]:
-    """What a chain of products with numbers begins with, if nothing else uses it, and their product."""
-    factor = 1.0
+def _linear_steps(node: Any, axes: list[int]) -> tuple[Any, list[tuple[Any, int]]]:
+    """What a chain of pointwise operations begins with, if nothing else uses a part of it, and the chain from its end.
+
+    Each step is an operation that commutes with a mean over the axes (products and sums with numbers and with tensors that do not vary
+    along the axes, a norm by kept statistics), with the place of the chain among its arguments.
+    """
+    steps: list[tuple[Any, int]] = []
     while (one := only_used(node)) is not None:
-        number = one.args[1] if len(one.args) == 2 and not one.kwargs else None
-        if operation(one) not in ("mul", "div") or not isinstance(number, int | float) or not number:
-            return one, factor
-        factor = factor * number if operation(one) == "mul" else factor / number
-        node = one.args[0]
-    return None, factor
+        if operation(one) == "batch_norm" and not arguments_of(one)["training"] and 1 not in axes:
+            steps.append((one, 0))
+            node = one.args[0]
+            continue
+        if operation(one) not in ("mul", "div", "add", "sub") or len(one.args) != 2 or one.kwargs:
+            return one, steps
+        first_alone = operation(one) in ("div", "sub")
+        place = next(
+            (
+                place
+                for place in range(1 if first_alone else 2)
+                if _varies_alone(one, one.args[place], one.args[1 - place], axes)
+            ),
+            None,
+        )
+        if place is None:
+            return one, steps
+        steps.append((one, place))
+        node = one.args[place]
+    return None, steps
+
+
+def _varies_alone(one: Any, chain: Any, other: Any, axes: list[int]) -> bool:
+    """Whether an operation's result varies along the axes by this operand alone, which has its size."""
+    whole, mine = value_of(one), value_of(chain)
+    if not isinstance(mine, torch.Tensor) or mine.dtype != whole.dtype or not same_sizes(mine, whole):
+        return False
+    value = value_of(other)
+    if value is None:
+        return isinstance(other, int | float)
+    if not isinstance(value, torch.Tensor) or value.dtype != whole.dtype:
+        return False
+    missing = whole.dim() - value.dim()
+    return all(axis < missing or value.shape[axis - missing] == 1 for axis in axes)
 
 
 def _mean(graph: torch.fx.Graph, node: torch.fx.Node, axes: list[int]) -> torch.fx.Node:

@@ -22,6 +22,8 @@ class Model(nn.Module):
         self.whole = nn.ConvTranspose2d(3, 8, 3, bias=False)
         self.up = nn.ConvTranspose3d(3, 4, 3, stride=2, padding=1, output_padding=1)
         self.line = nn.ConvTranspose1d(4, 6, 5, stride=3, padding=2, dilation=2)
+        self.norm = nn.BatchNorm2d(8)
+        self.shift = nn.Parameter(torch.randn(8, 1, 1))
 
     def forward(self, x, rows, batch, volume, line):
         return (
@@ -38,6 +40,8 @@ class Model(nn.Module):
             self.strided(x).mean(1),
             self.line(line).sum(-1),
             self.strided(x).sum((0, 2)),
+            F.adaptive_avg_pool2d(self.norm(self.same(x) * 2) * self.shift, 1),
+            ((self.shift + self.whole(x)) / 3 - self.shift).sum((2, 3)),
         )
 
 
@@ -54,10 +58,10 @@ def get_init_inputs():
 
 def test_what_is_summed_comes_before_products_and_convolutions(tmp_path: Path) -> None:
     found = rewritten(tmp_path, REDUCED)
-    assert found["same"] == [True] * 13
+    assert found["same"] == [True] * 15
     # Convolutions of fewer axes or channels; those summed along all axes are products.
     assert found["sizes"] == [[2, 4, 12, 14], [2, 1, 10, 14], [2, 1, 6, 5], [2, 8, 5]]
-    assert found["changed"] == 13 + len(found["library"])
+    assert found["changed"] == 15 + len(found["library"])
 
 
 KEPT = """
