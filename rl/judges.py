@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ _LEAVE_S = 5.0
 #: A free referee opens a task that others have if so many candidates wait for each of them, or one waits so long: opening it takes as long as
 #: judging several.
 _WORTH_OPENING, _LONG_WAIT_S = 4, 20.0
+#: So many candidates of a task get the same first look: at a shape that is new to a referee, one takes two seconds more on a GPU.
+_SAME_LOOK = 16
 _RANDOM = random.SystemRandom()
 #: Abandoned requests occupy their threads until they end; spare threads keep new requests from waiting for them.
 _SPARE_THREADS = 256
@@ -253,7 +256,9 @@ class LocalJudge:
         self._open: dict[Referee, str] = {}
         self._waiting: list[_Turn] = []
         #: Shapes of tasks, by split.
-        self._looks: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        self._shapes: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        #: First looks that are drawn, and how many candidates still get them.
+        self._looks: dict[str, tuple[dict[Any, list[dict[str, Any]]], int]] = {}
         # Read now: Python 3.11 cannot parse in several threads at once (a SystemError), and the catalog is read once.
         catalog.find_by_sha256("")
         count = settings.local_referees
@@ -392,18 +397,32 @@ class LocalJudge:
             self._give_back(referee)
 
     def _first_look(self, referee: Referee, task: TaskSource) -> dict[Any, list[dict[str, Any]]] | None:
-        """The shapes of a first look: the first timed ones, so that speeds compare, and any of the others, so that no policy learns which."""
+        """The shapes of a first look: the first timed ones, so that speeds compare, and any of the others, so that no policy learns which.
+
+        They are drawn anew after `_SAME_LOOK` candidates of a task.
+        """
         counts = self._settings.first_look
         if counts is None:
             return _of(self._settings)
-        if task.sha256 not in self._looks:
+        if task.sha256 not in self._shapes:
             described = referee.describe(task, deadline_s=self._settings.deadline_s)
             if not described.ok:
                 return None  # the verdict says why
-            self._looks[task.sha256] = described.shapes
+            self._shapes[task.sha256] = described.shapes
+        with self._guard:
+            look, left = self._looks.get(task.sha256, ({}, 0))
+            if not left:
+                look, left = self._drawn(self._shapes[task.sha256], counts), _SAME_LOOK
+            self._looks[task.sha256] = look, left - 1
+        return look
+
+    @staticmethod
+    def _drawn(
+        every: Mapping[str, list[dict[str, Any]]], counts: Mapping[Any, int]
+    ) -> dict[Any, list[dict[str, Any]]]:
         look: dict[Any, list[dict[str, Any]]] = {}
         for split, count in counts.items():
-            shapes = self._looks[task.sha256].get(split, [])
+            shapes = every.get(split, [])
             look[split] = (
                 shapes[:count] if split == "visible" else _RANDOM.sample(shapes, min(count, len(shapes)))
             )

@@ -350,6 +350,7 @@ def test_referees_of_this_machine_keep_to_their_tasks(monkeypatch: pytest.Monkey
 
 def test_a_first_look_is_at_few_shapes_and_a_second_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judges, "Referee", _Recording)
+    monkeypatch.setattr(judges, "_SAME_LOOK", 4)
     judge = judges.LocalJudge(FleetPart(device="cpu", first_look={"visible": 2, "adversarial": 1}))
     (referee,) = list[Any](judge._threads)
     for _ in range(40):
@@ -359,7 +360,9 @@ def test_a_first_look_is_at_few_shapes_and_a_second_at_all(monkeypatch: pytest.M
     *first, second = referee.shapes
     assert second is None
     assert all(one["visible"] == [{"n": 0}, {"n": 1}] and len(one["adversarial"]) == 1 for one in first)
-    assert len({one["adversarial"][0]["n"] for one in first}) > 1  # a policy cannot learn which
+    others = [one["adversarial"][0]["n"] for one in first]
+    assert len({*others}) > 1  # a policy cannot learn which
+    assert all(len({*others[at : at + 4]}) == 1 for at in range(0, 40, 4))
 
 
 async def _judged_by(*referees: _Recording) -> None:
