@@ -360,7 +360,8 @@ def table(
             "program": "benchmarks.model_search",
             **of_machines(reports),
             **totals,
-            "rows": rows,
+            # Why one waits is where its requests lie on this machine.
+            "rows": [row | {"reason": ""} if row["state"] == "waiting" else row for row in rows],
         }
         write_new(MEASUREMENTS, f"model-search-{device}", document)
 

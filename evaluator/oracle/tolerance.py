@@ -31,7 +31,7 @@ or tiles.
 **Ill-conditioned rows.** One move of the inputs may by chance change such a row little, since its effects cancel. In a simulated
 attention with scores of up to thousands, 10 to 36 of 65,536 rows were beyond their bound, by up to 3.8 times, for honest float32 sums in
 another order than the reference's. So before a result that is slightly beyond is called wrong, inputs and weights are moved again, up
-to fifteen times, and a row's widest change counts (:meth:`Expected.with_move`). One of 500,000 such rows was still beyond then.
+to fifteen times, and a row's widest change counts (:meth:`Expected.widened`, at most `WIDEST` times its bound). One of 500,000 such rows was still beyond then.
 
 **Integers and booleans** must be exact. If they were rounded or compared from floating values, each element may be the
 reference's, float64's, or float64's on inputs moved up or down by one rounding error.
@@ -64,6 +64,8 @@ _TIER_FACTOR = 4.0
 #: For large values in a tier below TF32, and in fp8: an exponential makes of one run's error and of another's any ratio. An honest
 #: softmax in fp8 was beyond twice its bound in 8 of 100 contents and beyond eight times in 1 of 300; in bf16 it was within a quarter.
 CHANCE_SLACK, CHANCE_SLACK_FP8 = 2.0, 8.0
+#: Up to how many times its bound a row's error may be for more moves to be tried, and how far they may widen it.
+WIDEST = 8.0
 #: Bound of the root mean square, for dtypes with few bits: a multiple of the reference's own, plus that of the
 #: tier and of rounding the inputs, plus some spacings. Rounding moves a number by 0.2 spacings (root mean square),
 #: not by the whole one by which inputs are moved. Shorter rows are too noisy to judge alone.
@@ -142,25 +144,30 @@ class Expected:
     judged: str = "everywhere"
     chance_slack: float = CHANCE_SLACK
 
-    def with_move(self, moved: Array) -> Expected:
-        """The same, where rows may be off by what another move of the inputs changes, if that is more.
-
-        Args:
-            moved: the oracle on inputs that were moved otherwise, flat.
-        """
+    def allowed_for(self, moved: Array) -> Array | None:
+        """What rows may be off by if the oracle says this for moved inputs, flat; shape (rows, 1), None if no move counts."""
         if self.moved_bound is None:
-            return self
+            return None
         xp = space(self.exact)
         moved = in_range(as_rows(moved, self.shape), self.own, self.dtype)
         constant = are_fills(self.own, self.fills)
         if constant is not None:
             moved = xp.where(constant, self.own, moved)
         finite = xp.isfinite(self.exact) & xp.isfinite(self.own) & xp.isfinite(moved)
-        by_move = self.moved_factor * _row_error(moved, self.exact, finite, self.scale)
-        more = xp.maximum(by_move - self.moved_bound, 0.0 * by_move)
-        return replace(
-            self, bound=self.bound + more, strict=self.strict + more, moved_bound=self.moved_bound + more
-        )
+        return self.moved_factor * _row_error(moved, self.exact, finite, self.scale)
+
+    def widened(self, allowed: Array | None) -> Expected:
+        """The same with rows that may be off by so much for moved inputs, and by at most `WIDEST` times their bound in all.
+
+        Args:
+            allowed: the largest of several that `allowed_for` has told.
+        """
+        if allowed is None:
+            return self
+        xp = space(self.exact)
+        more = xp.maximum(allowed - self.moved_bound, 0.0 * allowed)
+        more = -xp.maximum(-more, -(WIDEST - 1.0) * self.bound)
+        return replace(self, bound=self.bound + more, strict=self.strict + more)
 
     @property
     def rms(self) -> float:

@@ -120,7 +120,7 @@ class Move:
         steps: relative distance per tensor among the arguments, 0 for those that stay.
         seed: of the signs, one per element.
         sign: 1 or -1; -1 moves everything the opposite way.
-        weights: relative distance of parameters, which are moved too if it is not 0.
+        weights: largest relative distance of parameters, which are moved too if it is not 0.
     """
 
     steps: list[float]
@@ -155,16 +155,30 @@ def prepared(arguments: list[Any], move: Move | None, *, widen: bool) -> list[An
     return list(tree_map(prepare, arguments))
 
 
-def _with_moved_weights(model: nn.Module, move: Move) -> nn.Module:
-    """A copy of a module whose parameters are moved."""
-    moved = copy.deepcopy(model)
+def _move_weights(model: nn.Module, own: nn.Module, move: Move) -> Callable[[], None]:
+    """Moves a module's parameters in place, each by a rounding error of its own dtype in `own` or of the move's; returns what undoes it."""
     generators: dict[torch.device, torch.Generator] = {}
-    with torch.no_grad():
-        for weight in moved.parameters():
-            if weight.is_floating_point() or weight.is_complex():
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def undo() -> None:
+        with torch.no_grad():
+            for weight, before in kept:
+                weight.copy_(before)
+
+    try:
+        with torch.no_grad():
+            for weight, given in zip(model.parameters(), own.parameters(), strict=True):
+                # Eight bits are too few to move, and have no arithmetic.
+                if weight.element_size() < 2 or not (weight.is_floating_point() or weight.is_complex()):
+                    continue
+                kept.append((weight, weight.clone()))
+                step = min(torch.finfo(given.dtype).eps, move.weights)
                 signs = _signs(weight, _generator_on(weight.device, generators, move.seed + 1))
-                weight.mul_(signs.mul_(move.weights * move.sign).add_(1.0))
-    return moved
+                weight.mul_(signs.mul_(step * move.sign).add_(1.0))
+    except BaseException:
+        undo()
+        raise
+    return undo
 
 
 def _generator_on(
@@ -224,8 +238,6 @@ def outputs(
             exact.model._apply(_widened)
             exact.initial = [_widened(tensor) for tensor in exact.initial]
     model: nn.Module = exact.model
-    if move is not None and move.weights:
-        model = _with_moved_weights(model, move)
     forward: Any = model
     if own is not None:
         task_oracle = own
@@ -244,5 +256,7 @@ def outputs(
         if own is None:
             torch.set_default_dtype(torch.float64)
             stack.callback(torch.set_default_dtype, default)
+        if move is not None and move.weights:
+            stack.callback(_move_weights(model, shape.model, move))
         stack.enter_context(Arithmetic(widen=own is None, tier=tier))
         return [widened(tensor) for tensor in flatten(call(*arguments))]

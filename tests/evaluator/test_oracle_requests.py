@@ -207,7 +207,7 @@ def test_an_ill_conditioned_row_is_called_wrong_only_after_more_moves(
     before = compare(honest, case.expected[0])
     assert not before.ok and before.ratio < 8
     assert compare_all(shape, case, [honest])[0].ok
-    assert compare(honest, case.expected[0]).ok, "the case does not keep what it was told"
+    assert compare(honest, case.expected[0]) == before, "one candidate's moves help the next"
     coarse = (q.view(torch.int32) & ~0x1FFF).view(torch.float32)  # TF32's bits
     assert not compare_all(shape, case, [_flat_on(shape, (coarse @ k.T).softmax(-1) @ v)])[0].ok
     one_off = (q @ k.T).softmax(-1) @ v
@@ -315,6 +315,33 @@ def test_every_element_is_moved_by_one_step_either_way(dtype: torch.dtype, devic
     again = _outputs(torch.nn.Identity(), value, exact.Move([step], 5, 1))
     assert torch.equal(moved, again)
     assert not torch.equal(moved, _outputs(torch.nn.Identity(), value, exact.Move([step], 6, 1)))
+
+
+def test_weights_are_moved_by_a_rounding_error_of_their_own_and_back() -> None:
+    class Weights(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.single = torch.nn.Parameter(torch.rand(300, 2) + 1)
+            self.narrow = torch.nn.Parameter((torch.rand(300, 2) + 1).bfloat16())
+            self.bits = torch.nn.Parameter(
+                (torch.rand(4, 4) + 1).to(torch.float8_e4m3fn), requires_grad=False
+            )
+            self.places = torch.nn.Parameter(torch.arange(4), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([self.single.double(), self.narrow.double()]) + 0 * x
+
+    model, x = Weights(), torch.zeros(600, 2)
+    shape = Shape()
+    shape.model = model
+    same, moved, after = (
+        exact.outputs(shape, [x], None, "strict", move)[0]
+        for move in (None, exact.Move([0.0], 5, 1, weights=2.0**-7), None)
+    )
+    distance = ((moved - same) / same).abs()
+    assert torch.allclose(distance[:300], torch.tensor(2.0**-23, dtype=torch.float64), rtol=1e-6)
+    assert torch.allclose(distance[300:], torch.tensor(2.0**-7, dtype=torch.float64), rtol=1e-6)
+    assert torch.equal(same, after)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64])

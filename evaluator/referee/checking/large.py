@@ -19,7 +19,6 @@ import math
 import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -42,7 +41,15 @@ from evaluator.referee.checking.correctness import (
     wrong,
 )
 from evaluator.referee.checking.doubts import Doubt, chosen, doubt_of
-from evaluator.referee.session.expectation import Case, Content, OwnResult, Rows, case_of, compare_all, judged
+from evaluator.referee.session.expectation import (
+    Case,
+    Content,
+    OwnResult,
+    Rows,
+    case_of,
+    compare_all,
+    judged,
+)
 from evaluator.referee.session.outcome import Outcome, Rejected
 from evaluator.referee.sides.block import Block
 from evaluator.referee.sides.device_side import DeviceSide
@@ -57,7 +64,7 @@ _PIECE, _PART = 1 << 25, 1 << 25
 #: How many places the oracle checks for each content.
 _LOOKS = 2
 #: An output with more elements is not computed in float64 as a whole.
-_WHOLE = 1 << 27
+_WHOLE = 1 << 26
 #: If the oracle sees at most this many rows at a time, a finding says so.
 _FEW_ROWS = 16
 #: How many pieces of a timed call's output are compared.
@@ -267,25 +274,18 @@ class _Comparison:
     def _look_at_all(self, answer: Answer, own: Answer) -> None:
         """The oracle's comparison for the whole output, if it can be computed."""
         if sum(meta.elements for meta in own.metas) <= _WHOLE:
-            with suppress(torch.OutOfMemoryError):  # of this process: the reference's own word is left
-                self._whole = self._case(None)
-        if self._whole is not None:
+            self._whole = self._case(None)
             self._judge(self._whole, answer, None)
         else:
             self._told("nothing, since its rows depend on each other and float64 does not fit as a whole")
 
     def _judge(self, case: Case, answer: Answer, rows: tuple[int, int] | None) -> None:
-        comparisons = compare_all(
-            self._shape, case, self._values(answer, rows), rows=self._cut(rows), in_slot=True
-        )
+        comparisons = self._compared(case, answer, rows)
         record(self._outcome, comparisons, case)
         self._outcome.checks -= 1
         for comparison in comparisons:
             if not comparison.ok:
                 raise wrong(self._shape, case, comparison, self._values(answer, rows))
-
-    def _cut(self, rows: tuple[int, int] | None) -> Rows | None:
-        return None if rows is None else (*rows, self._places or [])
 
     def _case(self, rows: tuple[int, int] | None) -> Case:
         """The expected outputs for some rows, or for all of them."""
@@ -309,7 +309,11 @@ class _Comparison:
         return [(output if rows is None else output[rows[0] : rows[1]]).reshape(-1) for output in outputs]
 
     def _compared(self, case: Case, answer: Answer, rows: tuple[int, int] | None) -> list[Comparison]:
-        return [compare(v, e) for v, e in zip(self._values(answer, rows), case.expected, strict=True)]
+        values = self._values(answer, rows)
+        return compare_all(self._shape, case, values, rows=self._cut(rows), in_slot=True)
+
+    def _cut(self, rows: tuple[int, int] | None) -> Rows | None:
+        return None if rows is None else (*rows, self._places or [])
 
     @property
     def _batch(self) -> int:

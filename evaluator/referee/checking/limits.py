@@ -18,11 +18,11 @@ from evaluator.counting import counted
 from evaluator.errors import RoleFailure, RoleReported
 from evaluator.input_structure import DRAWN
 from evaluator.oracle.arrays import space
-from evaluator.oracle.compare import compare, widen
+from evaluator.oracle.compare import widen
 from evaluator.oracle.numbers import is_inexact
 from evaluator.referee.checking.correctness import call, own_case, values_of
 from evaluator.referee.session.candidate import CandidateRun
-from evaluator.referee.session.expectation import Case, case_of, own_result
+from evaluator.referee.session.expectation import Case, case_of, compare_all, own_result
 from evaluator.referee.session.outcome import Rejected, RunState
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.referee.sides.side import Side
@@ -152,18 +152,21 @@ def _spoiled_case(shape: OpenShape) -> tuple[Any, ...]:
 def _compared(shape: OpenShape, case: Case, untouched: list[Any], values: list[Any]) -> tuple[int, int]:
     """Counts elements that are numbers but should be NaN or Inf, and the reverse."""
     hides = spreads = 0
+    judged = []
     for value, expected, same in zip(values, case.expected, untouched, strict=True):
         if not is_inexact(expected.dtype):
+            judged.append(expected)
             continue
         got = widen(value, expected.dtype).reshape(expected.own.shape)
         xp = space(got)
         finite = xp.isfinite(got)
         hides += int((finite & ~xp.isfinite(expected.own) & ~xp.isfinite(expected.exact)).sum())
         spreads += int((same & ~finite).sum())
-        comparison = compare(
-            value, replace(expected, own=xp.where(same & finite, expected.own, float("nan")))
-        )
-        if not comparison.ok:
+        judged.append(replace(expected, own=xp.where(same & finite, expected.own, float("nan"))))
+    for comparison, expected in zip(
+        compare_all(shape, replace(case, expected=judged), values), judged, strict=True
+    ):
+        if not comparison.ok and is_inexact(expected.dtype):
             sentence = (
                 f"with NaN and Inf in an input it gives wrong numbers at {shape.where} in rows that these do not reach in the reference's result: "
                 f"{comparison.words}"

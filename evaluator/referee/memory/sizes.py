@@ -47,10 +47,8 @@ _ORACLE = 24
 #: For a large shape: pool memory beyond the measured peak (rounding to pieces, and a candidate's temporaries), and
 #: room for float64 copies of parts of outputs.
 _SPARE_BYTES, _PART_BYTES = 256 << 20, 768 << 20
-#: The most that the reference gets instead: a whole float32 output of 2^27 elements in float64, for modules whose rows depend on each other.
-_WHOLE_BYTES = (1 << 30) + (1 << 20)
 #: What both have of these, with the referee's own pieces of contents and outputs.
-_FIXED_BYTES = 2 * _SPARE_BYTES + _PART_BYTES + _WHOLE_BYTES + (3 << 30)
+_FIXED_BYTES = 2 * (_SPARE_BYTES + _PART_BYTES) + (3 << 30)
 _SPARE_SHARE = {"reference": 0.25, "others": 0.5}
 #: Fewest calls in a block at a shape that is not large.
 _FEWEST_CALLS = 2
@@ -180,10 +178,7 @@ class ShapeNeeds:
             pool_bytes = (
                 (calls - 1) * self.outputs_bytes + int(peak_bytes * (1 + _SPARE_SHARE[of])) + _SPARE_BYTES
             )
-            part_bytes = _PART_BYTES
-            if of == "reference":
-                part_bytes = min(max(part_bytes, 2 * self.outputs_bytes + (1 << 20)), _WHOLE_BYTES)
-            copies_bytes = part_bytes + calls * _GRADIENT_COPIES * self.gradients_bytes
+            copies_bytes = _PART_BYTES + calls * _GRADIENT_COPIES * self.gradients_bytes
             return MemorySize(calls * self.slot_bytes, pool_bytes, copies_bytes)
         by_number_bytes = _TEMPORARIES * (self.slot_bytes + self.outputs_bytes)
         measured_bytes = int(peak_bytes * (1 + _SPARE_SHARE[of])) + _SPARE_BYTES * (peak_bytes > _SPARE_BYTES)

@@ -14,7 +14,7 @@ from evaluator.errors import RoleFailure, RoleReported
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import Comparison, compare, contract, dense, widen
 from evaluator.oracle.numbers import epsilon, is_inexact
-from evaluator.oracle.tolerance import CHANCE_SLACK, CHANCE_SLACK_FP8, Expected, expect
+from evaluator.oracle.tolerance import CHANCE_SLACK, CHANCE_SLACK_FP8, WIDEST, Expected, expect
 from evaluator.precision import rounds_operands
 from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.roles.frames import TensorMeta
@@ -27,8 +27,8 @@ OWN_INPUTS = ("task", "timed")
 _LARGE_VALUES = ("wide_range", "large_mean")
 #: The case in which all terms of a sum over a row are equal.
 _EQUAL_TERMS = "constant_rows"
-#: Up to how many times its bound an error may be for more moves to be tried, and how many of them.
-_SLIGHTLY, _MORE_MOVES = 8.0, 15
+#: How often inputs and weights are moved again before a slightly wrong result is called wrong, and how often in a row in vain.
+_MOST_MOVES, _IDLE_MOVES = 15, 5
 #: No device computes in float8 itself: kernels widen it, at least to this.
 _NARROWEST_ARITHMETIC = epsilon("bfloat16")
 
@@ -158,38 +158,67 @@ def compare_all(
 ) -> list[Comparison]:
     """Compares all outputs with a case. If one is slightly wrong, the oracle is asked first how far more moves go.
 
+    The case stays as it is: what one candidate's outputs made the referee ask must not help the next.
+
     Args:
         shape, rows, in_slot: as for :func:`case_of`; the reference has the weights that it had then.
-        case: keeps what it is told.
+        case: the expectation.
         values: per output, flat.
         slack: see :func:`evaluator.oracle.compare.compare`.
     """
-    found = _compared(case, values, slack)
-    for _ in range(_MORE_MOVES if case.moved_as else 0):
-        wrong = [one.ratio for one in found if not one.ok]
-        if not wrong or max(wrong) > _SLIGHTLY:
-            break
-        _move_again(shape, case, rows, in_slot=in_slot)
-        found = _compared(case, values, slack)
+    expected = case.expected
+    found = _compared(expected, values, slack)
+    allowed = [one.moved_bound for one in expected]
+    moves, idle, weights = 0, 0, True
+    while case.moved_as and moves < _MOST_MOVES and idle < _IDLE_MOVES and _are_slightly_wrong(found):
+        moved = _moved_again(shape, case, rows, in_slot=in_slot, weights=weights)
+        if moved is None:
+            if not weights:
+                break
+            weights = False  # such weights cannot be moved, or there is no room for them
+            continue
+        pairs = zip(case.expected, moved, allowed, strict=True)
+        allowed = [_larger(one.allowed_for(values), known) for one, values, known in pairs]
+        expected = [one.widened(most) for one, most in zip(case.expected, allowed, strict=True)]
+        before, found = found, _compared(expected, values, slack)
+        moves, idle = moves + 1, idle + 1 if _worst(found) > 0.99 * _worst(before) else 0
     return found
 
 
-def _compared(case: Case, values: list[Array], slack: float) -> list[Comparison]:
-    return [compare(v, e, slack=slack) for v, e in zip(values, case.expected, strict=True)]
+def _compared(expected: list[Expected], values: list[Array], slack: float) -> list[Comparison]:
+    return [compare(v, e, slack=slack) for v, e in zip(values, expected, strict=True)]
 
 
-def _move_again(shape: OpenShape, case: Case, rows: Rows | None, *, in_slot: bool) -> None:
-    """Widens a case's bounds by one more move of the inputs, and of the weights, if the reference takes it."""
+def _are_slightly_wrong(found: list[Comparison]) -> bool:
+    """Whether some outputs are wrong, and those in single elements by little."""
+    wrong = [one for one in found if not one.ok]
+    return bool(wrong) and all(one.wrong is not None and one.ratio < WIDEST for one in wrong)
+
+
+def _worst(found: list[Comparison]) -> float:
+    return max(one.ratio for one in found)
+
+
+def _larger(one: Array | None, other: Array | None) -> Array | None:
+    return one if one is None or other is None else space(one).maximum(one, other)
+
+
+def _moved_again(
+    shape: OpenShape, case: Case, rows: Rows | None, *, in_slot: bool, weights: bool
+) -> list[Array] | None:
+    """The oracle's results for another move of the inputs, and of the weights; None if the reference does not take it."""
     assert case.moved_as is not None
     move = {**case.moved_as["move"], "seed": secrets.randbits(62)}
-    if case.moved_as["tier"] != OWN_RESULT:  # that comes from the module itself, whose weights stay
-        move["weights"] = max(move["steps"])
+    # What the module itself computes is for its own weights.
+    if weights and case.moved_as["tier"] != OWN_RESULT:
+        move["weights"] = _coarsest(case.metas)
     kind = {**case.moved_as, "move": move}
     with suppress(RoleReported):
         for _, moved in _answers(
             shape, None if in_slot else case.contents, {"moved": kind}, case.metas, rows
         ):
-            case.expected = [one.with_move(m) for one, m in zip(case.expected, moved, strict=True)]
+            return moved
+    return None
 
 
 def difference(case: Case, metas: tuple[TensorMeta, ...], spans: list[Array]) -> str:
@@ -339,12 +368,17 @@ def _steps(shape: OpenShape, metas: tuple[TensorMeta, ...]) -> list[float]:
     Inputs are exact as given. Rounding happens to what a module computes from them, and a float8 that is widened
     first is not rounded like a float8.
     """
-    results = [epsilon(meta.dtype) for meta in metas if is_inexact(meta.dtype)]
-    coarsest = min(max(results, default=1.0), _NARROWEST_ARITHMETIC)
+    coarsest = _coarsest(metas)
     return [
         min(epsilon(tensor.meta.dtype), coarsest) if is_inexact(tensor.meta.dtype) else 0.0
         for tensor in shape.inputs.tensors
     ]
+
+
+def _coarsest(metas: tuple[TensorMeta, ...]) -> float:
+    """The largest relative rounding error of an output, but none that no device computes with."""
+    results = [epsilon(meta.dtype) for meta in metas if is_inexact(meta.dtype)]
+    return min(max(results, default=1.0), _NARROWEST_ARITHMETIC)
 
 
 def _share(dtype: str, step: float) -> float:
