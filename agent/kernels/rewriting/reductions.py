@@ -41,7 +41,7 @@ def reduced(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     kept = bool(given.get("keepdim", True))
     if name.startswith("adaptive"):
         axes = list(range(whole.dim() - int(name[-2]), whole.dim()))
-        if any(size != 1 for size in value.shape[axes[0] :]):
+        if not all(_is_one(size) for size in value.shape[axes[0] :]):
             return None
     elif given.get("dim") is None or given.get("dtype") is not None:
         return None
@@ -108,7 +108,12 @@ def _varies_alone(one: Any, chain: Any, other: Any, axes: list[int]) -> bool:
     if not isinstance(value, torch.Tensor) or value.dtype != whole.dtype:
         return False
     missing = whole.dim() - value.dim()
-    return all(axis < missing or value.shape[axis - missing] == 1 for axis in axes)
+    return all(axis < missing or _is_one(value.shape[axis - missing]) for axis in axes)
+
+
+def _is_one(size: Any) -> bool:
+    """A comparison of a symbol would become a condition of the code."""
+    return isinstance(size, int) and size == 1
 
 
 def _mean(graph: torch.fx.Graph, node: torch.fx.Node, axes: list[int]) -> torch.fx.Node:
@@ -133,9 +138,9 @@ def _mean_of_product(graph: torch.fx.Graph, node: Any, axes: list[int]) -> torch
     is_shared = dims[1] == 2
     if dims[0] != last + 1 or not (is_shared or dims[0] == dims[1] == 3) or last < 1:
         return None
-    if bias is not None and tuple(value_of(bias).shape) != (value_of(node).shape[-1],):
+    if bias is not None and [str(size) for size in value_of(bias).shape] != [str(value_of(node).shape[-1])]:
         return None
-    if not is_shared and value_of(left).shape[0] != value_of(right).shape[0]:
+    if not is_shared and str(value_of(left).shape[0]) != str(value_of(right).shape[0]):
         return None
     rows = [axis for axis in axes if axis != last and (is_shared or axis != 0)]
     left = _mean(graph, left, rows)
