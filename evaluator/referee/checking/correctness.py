@@ -366,10 +366,15 @@ def _index(case: Case, values: list[Array], comparison: Comparison) -> int | Non
     """The index of the output that a comparison was about. None if it is not known."""
     if len(values) == 1:
         return 0
+    wrong: list[int] = []
     for index, (value, expected) in enumerate(zip(values, case.expected, strict=True)):
-        if compare(value, expected).words == comparison.words:
+        found = compare(value, expected)
+        if found.words == comparison.words:
             return index
-    return None
+        if not found.ok:
+            wrong.append(index)
+    # More moves may have widened the bound that the words tell of.
+    return wrong[0] if len(wrong) == 1 else None
 
 
 def _places(expected: Expected, values: Array, comparison: Comparison) -> Places | None:

@@ -178,7 +178,7 @@ def compare_all(
             weights = False  # such weights cannot be moved, or there is no room for them
             continue
         pairs = zip(case.expected, moved, allowed, strict=True)
-        allowed = [_larger(one.allowed_for(values), known) for one, values, known in pairs]
+        allowed = [_larger(one.allowed_for(other), known) for one, other, known in pairs]
         expected = [one.widened(most) for one, most in zip(case.expected, allowed, strict=True)]
         before, found = found, _compared(expected, values, slack)
         moves, idle = moves + 1, idle + 1 if _worst(found) > 0.99 * _worst(before) else 0
