@@ -17,16 +17,22 @@ def operation(node: Any) -> str:
 
 
 def writes(node: Any) -> bool:
-    """Whether an operation changes a tensor in place; nothing moves past one."""
+    """Whether an operation changes a tensor in place; nothing moves past one.
+
+    Norms that learn statistics do so too, though their schemas say nothing of it.
+    """
     schema = getattr(node.target, "_schema", None)
+    if operation(node) in ("batch_norm", "instance_norm"):
+        given = arguments_of(node)
+        return bool(given.get("training", given.get("use_input_stats"))) and given["running_mean"] is not None
     return schema is not None and bool(schema.is_mutable)
 
 
 def is_written_between(first: Any, last: Any) -> bool:
-    """Whether an operation between two others changes a tensor in place."""
+    """Whether an operation between two others changes a tensor in place, or begins or ends an autocast."""
     while first is not last:
         first = first.next
-        if writes(first):
+        if writes(first) or getattr(first.target, "__name__", "") in ("_enter_autocast", "_exit_autocast"):
             return True
     return False
 

@@ -35,9 +35,10 @@ def reduced(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     name, value = operation(node), value_of(node)
     if name not in ("sum", "mean") and not name.startswith("adaptive_avg_pool"):
         return None
-    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
+    whole = value_of(node.args[0])
+    if not _is_float32(value) or not isinstance(whole, torch.Tensor) or not whole.dim():
         return None
-    given, whole = arguments_of(node), value_of(node.args[0])
+    given = arguments_of(node)
     kept = bool(given.get("keepdim", True))
     if name.startswith("adaptive"):
         axes = list(range(whole.dim() - int(name[-2]), whole.dim()))
@@ -51,8 +52,9 @@ def reduced(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     if not axes or not isinstance(count, int) or count < 2:
         return None
     made_by, steps = _linear_steps(node.args[0], axes)
-    made = value_of(made_by)
-    if made is None or made.dtype != torch.float32 or is_written_between(made_by, node):
+    if made_by is None or is_written_between(made_by, node):
+        return None
+    if not all(_is_float32(value_of(one)) for one in (made_by, *made_by.all_input_nodes)):
         return None
     with graph.inserting_before(node):
         mean = _mean_of_product(graph, made_by, axes) or _mean_of_convolution(graph, made_by, axes)
@@ -109,6 +111,10 @@ def _varies_alone(one: Any, chain: Any, other: Any, axes: list[int]) -> bool:
         return False
     missing = whole.dim() - value.dim()
     return all(axis < missing or _is_one(value.shape[axis - missing]) for axis in axes)
+
+
+def _is_float32(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
 
 
 def _is_one(size: Any) -> bool:
@@ -196,8 +202,8 @@ def _mean_of_convolution(graph: torch.fx.Graph, node: Any, axes: list[int]) -> t
         bias = None if bias is None else _mean(graph, bias, [0])
     spatial = [axis for axis in axes if axis > 1]
     for axis, each in reversed(list(zip(spatial, ranges, strict=True))):
+        x = add_call(graph, aten.mul.Tensor, x, 1.0 / made.shape[axis])  # first, lest sums overflow
         x, weight = _without_axis(graph, x, weight, axis, each or [], 0 if turned else 1)
-        x = add_call(graph, aten.mul.Tensor, x, 1.0 / made.shape[axis])
         for values in forms.values():
             del values[axis - 2]
     left = count - len(spatial)
@@ -221,7 +227,7 @@ def _met(
     turned: bool, taps: Any, size: Any, outputs: Any, stride: int, padding: int, dilation: int
 ) -> list[Range] | None:
     """Which inputs of an axis each tap meets; None if its sizes are no numbers."""
-    if not all(isinstance(one, int) for one in (taps, size, outputs)):
+    if not all(isinstance(one, int) for one in (taps, size, outputs, stride, padding, dilation)):
         return None
     found = []
     for tap in range(taps):

@@ -75,8 +75,15 @@ class Model(nn.Module):
         self.linear = nn.Linear(24, 40)
         self.grouped = nn.Conv1d(4, 8, 3, groups=2)
         self.large = nn.Conv2d(3, 4, 6)
+        self.register_buffer("mean", torch.zeros(40))
+        self.register_buffer("variance", torch.ones(40))
 
     def forward(self, rows, line, x):
+        whole = self.linear(rows)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            in_region = whole.mean(0)
+        known = torch.batch_norm(self.linear(rows), None, None, self.mean, self.variance, False, 0.5, 1e-5, False)
+        learned = torch.batch_norm(rows @ rows.T @ rows @ self.linear.weight.T + 3, None, None, self.mean, self.variance, True, 0.5, 1e-5, False)
         out, relu = self.linear(rows), torch.relu(self.linear(rows))
         return (
             out + out.sum(1, keepdim=True),
@@ -86,6 +93,10 @@ class Model(nn.Module):
             torch.bmm(line, line.transpose(1, 2)).mean(0),
             self.linear(rows.double().float()).sum(1, dtype=torch.float64),
             self.linear(rows).mean(),
+            in_region,
+            known.mean(0),
+            learned,
+            rows.sum().sum(0),
         )
 
 
@@ -101,5 +112,6 @@ def get_init_inputs():
 def test_what_is_used_twice_not_linear_or_no_gain_stays(tmp_path: Path) -> None:
     """The rewriting changes no more than the products and convolutions themselves."""
     found = rewritten(tmp_path, KEPT)
-    assert found["same"] == [True] * 7
+    # What reads statistics that the graph learned one call earlier differs in any case; it is not changed, see below.
+    assert [found["same"][place] for place in range(11) if place != 8] == [True] * 10
     assert found["changed"] == len(found["library"])
