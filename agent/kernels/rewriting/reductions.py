@@ -42,7 +42,7 @@ def reduced(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     kept = bool(given.get("keepdim", True))
     if name.startswith("adaptive"):
         axes = list(range(whole.dim() - int(name[-2]), whole.dim()))
-        if not all(_is_one(size) for size in value.shape[axes[0] :]):
+        if not all(_is_single(size) for size in value.shape[axes[0] :]):
             return None
     elif given.get("dim") is None or given.get("dtype") is not None:
         return None
@@ -110,14 +110,14 @@ def _varies_alone(one: Any, chain: Any, other: Any, axes: list[int]) -> bool:
     if not isinstance(value, torch.Tensor) or value.dtype != whole.dtype:
         return False
     missing = whole.dim() - value.dim()
-    return all(axis < missing or _is_one(value.shape[axis - missing]) for axis in axes)
+    return all(axis < missing or _is_single(value.shape[axis - missing]) for axis in axes)
 
 
 def _is_float32(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype == torch.float32
 
 
-def _is_one(size: Any) -> bool:
+def _is_single(size: Any) -> bool:
     """A comparison of a symbol would become a condition of the code."""
     return isinstance(size, int) and size == 1
 
