@@ -55,7 +55,8 @@ _LEAVE_S = 5.0
 #: A free referee opens a task that others have if so many candidates wait for each of them, or one waits so long: opening it takes as long as
 #: judging several.
 _WORTH_OPENING, _LONG_WAIT_S = 4, 20.0
-#: So many candidates of a task get the same first look: at a shape that is new to a referee, one takes two seconds more on a GPU.
+#: So many candidates of a task get the same first look: opening a shape that is new to a referee takes long, some two seconds on a GPU
+#: (estimated: 10 to 12 s for a candidate at five shapes).
 _SAME_LOOK = 16
 _RANDOM = random.SystemRandom()
 #: Abandoned requests occupy their threads until they end; spare threads keep new requests from waiting for them.

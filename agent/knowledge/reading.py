@@ -26,6 +26,7 @@ from agent.memory.features import Features
 BOTTLENECKS = ("compute", "memory", "launch", "sync")
 NOTES = Path(__file__).resolve().parent / "notes"
 DEFAULT_LIMIT = 4
+#: More operators than a note names: notes for all modules come after those for some.
 _MANY = 99
 # How profiles and critics call it. The more particular words stand first: "launch_latency" is about launches.
 _CALLED = (
@@ -107,8 +108,8 @@ def notes_for(
     """At most `limit` notes for a diagnosis; the same question always has the same answer.
 
     A note must name the bottleneck and the architecture, and the language where one is given. First come those for the module's dtypes,
-    then those for its operators, the fewest first, then those whose main (first named) bottleneck it is, among these the ones for the fewest architectures (what only
-    Hopper has says more on a Hopper than what holds everywhere), and then by name.
+    then those for its operators (the fewest first), then those whose main (first named) bottleneck it is. Among these, the ones for the
+    fewest architectures come first (what only Hopper has says more on a Hopper than what holds everywhere), and then it goes by name.
 
     Args:
         bottleneck: one of `BOTTLENECKS`.
