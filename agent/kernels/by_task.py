@@ -6,16 +6,18 @@ file of the catalogue, submitted under any name, gets the kernel that was writte
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.kernels.writing import joined
 from evaluator.sources import sha256_of
 from kernelbench_tasks import catalog
 
 _FOLDER = Path(__file__).resolve().parent / "tasks"
 _FILES = {"cpu": "cpp.py", "cuda": "triton.py"}
-#: Where a file has this line, a candidate gets what it names, since it has to stand alone.
-_SHARED_LINE = "from agent.kernels.tasks.building import library_of\n"
+#: Where a file imports from one of these, a candidate gets that file's text, since it has to stand alone.
+_SHARED = re.compile(r"^from agent\.kernels\.(gpu|tasks)\.(launching|building) import .*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,13 @@ class TaskKernel:
     def source(self) -> str:
         """The candidate's text, which stands alone."""
         text = self.path.read_text(encoding="utf-8")
-        if _SHARED_LINE not in text:
+        found = _SHARED.search(text)
+        if found is None:
             return text
-        before, _, after = text.partition(_SHARED_LINE)
-        _, _, shared = (_FOLDER / "building.py").read_text(encoding="utf-8").partition("import ctypes\n\n")
-        return f"{before.rstrip()}\n{shared}\n\n{after.lstrip()}"
+        before, after = text[: found.start()].rstrip(), text[found.end() :].lstrip()
+        imports, _, shared = joined(found[1], [f"{found[2]}.py"]).partition("\n\n\n")
+        more = [line for line in imports.splitlines() if line not in before.splitlines()]
+        return "\n".join([before, *more]) + f"\n\n\n{shared}\n\n{after}"
 
 
 def list_task_kernels() -> tuple[TaskKernel, ...]:

@@ -5,6 +5,8 @@ import torch.nn as nn
 import triton
 import triton.language as tl
 
+from agent.kernels.gpu.launching import launch, repeated
+
 BLOCK = 16
 BORDERS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 
@@ -40,19 +42,25 @@ def _quantize(x_ptr, code_ptr, scale_ptr, blocks, BLOCKS: tl.constexpr, SIZE: tl
     tl.store(scale_ptr + block, scale_code.to(tl.uint8), mask=block < blocks)
 
 
+@repeated
+def _quantized(x):
+    """Codes and scales of contiguous rows."""
+    rows, cols = x.shape
+    blocks = rows * cols // BLOCK
+    codes = torch.empty(rows, cols // 2, dtype=torch.uint8, device=x.device)
+    scales = torch.empty(rows, cols // BLOCK, dtype=torch.float8_e4m3fn, device=x.device)
+    tile = 128
+    tensors = [x, codes, scales.view(torch.uint8)]
+    launch(
+        _quantize, (triton.cdiv(blocks, tile),), tensors, [blocks], BLOCKS=tile, SIZE=BLOCK, num_warps=4
+    )
+    return codes, scales
+
+
 class ModelNew(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("borders", torch.tensor(BORDERS))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x = x.contiguous()
-        rows, cols = x.shape
-        blocks = rows * cols // BLOCK
-        codes = torch.empty(rows, cols // 2, dtype=torch.uint8, device=x.device)
-        scales = torch.empty(rows, cols // BLOCK, dtype=torch.float8_e4m3fn, device=x.device)
-        tile = 128
-        _quantize[(triton.cdiv(blocks, tile),)](
-            x, codes, scales.view(torch.uint8), blocks, BLOCKS=tile, SIZE=BLOCK, num_warps=4
-        )
-        return codes, scales
+        return _quantized(x.contiguous())

@@ -5,6 +5,8 @@ import torch.nn as nn
 import triton
 import triton.language as tl
 
+from agent.kernels.gpu.launching import launch, repeated
+
 BLOCK = 32
 
 
@@ -37,15 +39,21 @@ def _quantize(x_ptr, code_ptr, exponent_ptr, blocks, BLOCKS: tl.constexpr, SIZE:
     tl.store(exponent_ptr + block, (exponent + 127).to(tl.uint8), mask=block < blocks)
 
 
+@repeated
+def _quantized(x):
+    """Codes and exponents of contiguous rows."""
+    rows, cols = x.shape
+    blocks = rows * cols // BLOCK
+    codes = torch.empty(rows, cols, dtype=torch.float8_e4m3fn, device=x.device)
+    exponents = torch.empty(rows, cols // BLOCK, dtype=torch.uint8, device=x.device)
+    tile = 64
+    tensors = [x, codes.view(torch.uint8), exponents]
+    launch(
+        _quantize, (triton.cdiv(blocks, tile),), tensors, [blocks], BLOCKS=tile, SIZE=BLOCK, num_warps=4
+    )
+    return codes, exponents
+
+
 class ModelNew(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x = x.contiguous()
-        rows, cols = x.shape
-        blocks = rows * cols // BLOCK
-        codes = torch.empty(rows, cols, dtype=torch.float8_e4m3fn, device=x.device)
-        exponents = torch.empty(rows, cols // BLOCK, dtype=torch.uint8, device=x.device)
-        tile = 64
-        _quantize[(triton.cdiv(blocks, tile),)](
-            x, codes.view(torch.uint8), exponents, blocks, BLOCKS=tile, SIZE=BLOCK, num_warps=4
-        )
-        return codes, exponents
+        return _quantized(x.contiguous())

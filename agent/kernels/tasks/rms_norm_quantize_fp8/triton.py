@@ -5,6 +5,8 @@ import torch.nn as nn
 import triton
 import triton.language as tl
 
+from agent.kernels.gpu.launching import launch, repeated
+
 EPS = 1e-6
 
 
@@ -43,6 +45,24 @@ def _norm_quantize(
     tl.store(largest_ptr + row, largest, mask=row < rows)
 
 
+@repeated
+def _quantized(x, residual, weight):
+    """The sum, its codes and each row's largest value, of contiguous rows."""
+    rows, cols = x.shape
+    h = torch.empty(rows, cols, dtype=x.dtype, device=x.device)
+    codes = torch.empty(rows, cols, dtype=torch.float8_e4m3fn, device=x.device)
+    largest = torch.empty(rows, dtype=torch.float32, device=x.device)
+    tile_cols = triton.next_power_of_2(cols)
+    tile_rows = min(max(1, 1024 // tile_cols), triton.next_power_of_2(rows))
+    warps = min(max(tile_rows * tile_cols // 512, 1), 16)
+    tensors = [x, residual, weight, h, codes.view(torch.uint8), largest]
+    launch(
+        _norm_quantize, (triton.cdiv(rows, tile_rows),), tensors, [rows, cols, EPS],
+        ROWS=tile_rows, COLS=tile_cols, num_warps=warps,
+    )  # fmt: skip
+    return h, codes, largest
+
+
 class ModelNew(nn.Module):
     def __init__(self, cols: int, dtype: str):
         super().__init__()
@@ -51,16 +71,4 @@ class ModelNew(nn.Module):
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        x, residual = x.contiguous(), residual.contiguous()
-        rows, cols = x.shape
-        h = torch.empty_like(x)
-        codes = torch.empty(rows, cols, dtype=torch.float8_e4m3fn, device=x.device)
-        largest = torch.empty(rows, dtype=torch.float32, device=x.device)
-        tile_cols = triton.next_power_of_2(cols)
-        tile_rows = min(max(1, 1024 // tile_cols), triton.next_power_of_2(rows))
-        warps = min(max(tile_rows * tile_cols // 512, 1), 16)
-        _norm_quantize[(triton.cdiv(rows, tile_rows),)](
-            x, residual, self.weight, h, codes.view(torch.uint8), largest, rows, cols, EPS,
-            ROWS=tile_rows, COLS=tile_cols, num_warps=warps,
-        )  # fmt: skip
-        return h, codes, largest
+        return _quantized(x.contiguous(), residual.contiguous(), self.weight)
