@@ -10,6 +10,7 @@ from agent.compiler.forward import Forward
 #: What a candidate binds besides Inductor's module and the reference, and the built-in names that its text relies on.
 OWN_NAMES = (
     *("any", "dict", "len", "list", "map", "super", "tuple", "type", "zip"),
+    "_kw_call",
     "_kw_items",
     "_kw_kind",
     "_kw_result",
@@ -27,12 +28,13 @@ OWN_NAMES = (
 )
 
 
-def model_text(found: Mapping[str, Any], forward: Forward) -> str:
+def model_text(found: Mapping[str, Any], forward: Forward, *, repeats: bool = False) -> str:
     """`ModelNew`, what it needs, and with a backward the autograd function in between.
 
     Args:
         found: what the capture program wrote, untrusted.
         forward: the reference's.
+        repeats: the library is there, which repeats calls from what it noted of them; not with a backward.
 
     Raises:
         AttributeError, KeyError, TypeError, ValueError: it has another form.
@@ -46,6 +48,8 @@ def model_text(found: Mapping[str, Any], forward: Forward) -> str:
         text = _WITH_BACKWARD.format(results=results, constant=constant if written else "", **lists)
         gradients = _WITH_GRADIENTS.format(list(map(bool, backward["wanted"])))
         run = "WithBackward.apply(*given)"
+    elif repeats:
+        text, run = "_kw_call = repeated_call(call)\n\n\n", "_kw_call(given)"
     if any("_kw_items(" in one for one in found["tensors"]):
         text += _LISTS
     return text + _MODEL.format(

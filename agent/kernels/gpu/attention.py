@@ -2,8 +2,8 @@
 
 softmax(scale * q k^T, masked) v for heads of at most 256, without the matrix of scores in memory. Queries and keys are split by rows, values by
 columns (`parts.py` says how two float16 parts hold 22 bits); queries of heads up to 64 and weights are split in registers.
-Heads with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again in float32, and so are groups of queries with scores
-so large that the tensor core's truncated sums would show in the weights.
+Heads with values that no scale can hold (Inf, NaN, beyond 2^75) are computed again by multiply-adds, with scores in float64 and the rest in
+float32, and so are groups of queries with scores so large that the tensor core's truncated sums would show in the weights.
 
 Where weights are not a softmax but a pointwise function of the scores (of ReLU, or times a decay), they are split with a scale for each
 query and step.
@@ -37,8 +37,8 @@ def exponentials(score, counts, largest):
     score = tl.where(counts, score, float("-inf"))
     now = tl.maximum(largest, tl.max(score, axis=1))
     base = tl.where(now == float("-inf"), 0.0, now)
-    p = tl.exp(score - base[:, None])
-    faded = tl.where(largest == float("-inf"), 0.0, tl.exp(largest - base))
+    p = tl.exp((score - base[:, None]).to(tl.float32))
+    faded = tl.where(largest == float("-inf"), 0.0, tl.exp((largest - base).to(tl.float32)))
     return p, faded, now
 
 
@@ -179,7 +179,7 @@ def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, 
                     mask_batch, mask_head, mask_row, mask_col, out_batch, out_head, out_row,
                     HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, SAFE: tl.constexpr, ELEMENT: tl.constexpr,
                     QUERIES: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Heads with negative scales at keys or values, and groups of queries with one, once more by float32 multiply-adds; few programs."""
+    """Heads with negative scales at keys or values, and groups of queries with one, once more by multiply-adds; few programs."""
     if tl.load(again_ptr) > 0:
         groups = tl.cdiv(queries, QUERIES)
         for task in range(tl.program_id(0), groups * all_heads, tl.num_programs(0)):
@@ -197,15 +197,15 @@ def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, 
                 k_at = k_ptr + batch * k_batch + of_batch * k_head
                 v_at = v_ptr + batch * v_batch + of_batch * v_head
                 mask_at = mask_ptr + batch * mask_batch + of_batch * mask_head
-                largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
+                largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float64)
                 weight = tl.zeros((QUERIES,), dtype=tl.float32)
                 total = tl.zeros((QUERIES, DIMS), dtype=tl.float32)
                 for first in range(0, keys, KEYS):
                     key = (first + tl.arange(0, KEYS)).to(tl.int64)
                     inside = (key < keys)[:, None] & (dim < dims)[None, :]
                     v = tl.load(v_at + key[:, None] * v_row + dim[None, :] * v_dim, mask=inside, other=0.0)
-                    score = tl.zeros((QUERIES, KEYS), dtype=tl.float32)
-                    # Sums of 16 terms, added: of scores of thousands, a chain of roundings as long as a head shows in the weights.
+                    # Of scores of thousands, float32's roundings show in the weights. There are few of these, and double precision is fast.
+                    score = tl.zeros((QUERIES, KEYS), dtype=tl.float64)
                     for part in range(0, DIMS, 16):
                         some = (part + tl.arange(0, 16)).to(tl.int64)
                         q = tl.load(
@@ -218,7 +218,9 @@ def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, 
                             mask=(key < keys)[:, None] & (some < dims)[None, :],
                             other=0.0,
                         )
-                        score += tl.dot(q, k.T, input_precision="ieee") * scale
+                        score += tl.dot(q.to(tl.float64), k.to(tl.float64).T, out_dtype=tl.float64)
+                    score *= scale
+                    score = tl.where(tl.abs(score) > 3.4e38, score * float("inf"), score)  # as in float32
                     counts = (key < keys)[None, :]
                     if CAUSAL:
                         counts = counts & (key[None, :] <= query[:, None])
@@ -236,7 +238,7 @@ def _attend_exactly(q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, 
                         weight = weight * faded + tl.sum(p, axis=1)
                         total *= faded[:, None]
                     else:
-                        p = tl.where(counts, ELEMENT(score, masked), 0.0)
+                        p = tl.where(counts, ELEMENT(score.to(tl.float32), masked), 0.0)
                     total += tl.dot(p, v, input_precision="ieee")
                 if ELEMENT is None:
                     if SAFE:
@@ -277,7 +279,7 @@ def in_bytes(otherwise, mask):
 
 
 def attend_exactly(q, k, v, scales, again, mask, scale, causal, safe, element, out):
-    """Compute again in float32 what no scale of q, k and v can hold, if ``again`` says that there is any."""
+    """Compute again by multiply-adds what no scale of q, k and v can hold, if ``again`` says that there is any."""
     batch, heads, queries, dims = q.shape
     keys = k.shape[2]
     places = (0, 0, 0, 0) if mask is None else mask.expand(batch, heads, queries, keys).stride()

@@ -1,11 +1,14 @@
-"""Launches of compiled kernels past Triton's own look-ups, and operations of several launches that are noted once and then repeated.
+"""Launches of compiled kernels past Triton's own look-ups; operations, and whole calls of generated code, that are noted once and repeated.
 
 Triton compiles a kernel for its tensors' types and alignment and for properties of its numbers, and looks all of them up at each
 launch. Around the launches an operation works out sizes, allocates memory and describes tiles. On a slow host a product of four
 launches took 190 us that way, ten times as long as `torch.mm`.
 """
 
+import contextlib
 import functools
+import threading
+import types
 
 import torch
 import triton
@@ -15,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 NOTED_VERSION = "3.6."
 _MOST_KNOWN = 4096
 _known = {}
+_noting = threading.Lock()
 
 
 def launch(kernel, grid, tensors, numbers, **constants):
@@ -86,6 +90,43 @@ def repeated(operation):
     return call
 
 
+def repeated_call(generated):
+    """The compiler's `call(tensors)`, noted at the second call with tensors of such sizes, and repeated at later ones.
+
+    A call that computes on the host, calls torch, or reads memory that was neither given nor allocated in it runs as written each time.
+    The caller has checked the tensors' types and how strides follow from sizes.
+    """
+    known = generated.known = {}
+
+    @functools.wraps(generated)
+    def call(given):
+        places = [*map(torch.Tensor.data_ptr, given)]
+        key = [*map(torch.Tensor.size, given), *(place % 16 for place in places)]
+        if len(set(places)) < len(places):
+            key += map(places.index, places)
+        key = tuple(key)
+        notes = known.get(key)
+        if notes is not None:
+            return notes.repeat(given, places) if notes.is_whole else generated(given)
+        may_note = given and not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
+        if key not in known or not may_note or not _noting.acquire(blocking=False):
+            if len(known) > _MOST_KNOWN:
+                known.clear()
+            known[key] = None
+            return generated(given)
+        try:
+            notes = _CallNotes(given)
+            with notes, notes.generated(generated.__globals__):
+                result = generated([*given])
+            notes.finish(result)
+        finally:
+            _noting.release()
+        known[key] = notes
+        return result
+
+    return call
+
+
 def _describe(given, key, tensors, places):
     """Adds the tensors, their addresses, and all that launches depend on but these."""
     for one in given:
@@ -119,19 +160,26 @@ class _Notes(TorchDispatchMode):
         place = self._place(args[0]) if func.is_view and args else None
         made = out if isinstance(out, (list, tuple)) else [out]
         if packet in _ALLOCATIONS and out.device == self._device:
-            self._from.append((out, len(self._roots), 0))
-            self._roots.append(out)
-            self._allocated.append((out.untyped_storage().nbytes(), packet is torch.ops.aten.zeros))
-        elif place and all(self._is_part(one, place[0]) for one in made):
-            for one in made:
-                self._from.append((one, place[0], one.data_ptr() - self._roots[place[0]].data_ptr()))
+            self.allocate(out, is_zero=packet is torch.ops.aten.zeros)
+        elif place and all(self._is_part(one, args[0]) for one in made):
+            self._view(made, place[0])
         else:
             self.is_whole = False
         return out
 
-    def _is_part(self, tensor, root):
-        """Whether the memory is the root's: in inference mode `reshape` and `contiguous` come as views, and may be copies."""
-        return tensor.untyped_storage().data_ptr() == self._roots[root].untyped_storage().data_ptr()
+    def allocate(self, out, *, is_zero=False):
+        """Note memory that the call allocates."""
+        self._from.append((out, len(self._roots), 0))
+        self._roots.append(out)
+        self._allocated.append((out.untyped_storage().nbytes(), is_zero))
+
+    def _view(self, made, root):
+        for one in made:
+            self._from.append((one, root, one.data_ptr() - self._roots[root].data_ptr()))
+
+    def _is_part(self, tensor, whole):
+        """Whether the memory is the same: in inference mode `reshape` and `contiguous` come as views, and may be copies."""
+        return tensor.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
 
     def _place(self, tensor):
         """Which root the tensor's memory is of, and where it begins in it, in bytes; or None."""
@@ -177,17 +225,19 @@ class _Notes(TorchDispatchMode):
                 self.is_whole = self.is_whole and root is not None and self._roots[root] is one
             else:  # all of the memory, not a part of it
                 self._made[root] = one.size(), one.stride(), one.dtype
-                steps = zip(one.size(), one.stride(), strict=True)
-                reach = one.element_size() * (1 + sum((size - 1) * stride for size, stride in steps))
-                is_all = not offset and (reach, False) == self._allocated[root - self._count]
+                is_all = not offset and (_reach_bytes(one), False) == self._allocated[root - self._count]
                 self.is_whole = self.is_whole and is_all and root not in self._results[:-1]
         self._starts, self._bytes = [], [0, 0]
+        self._plan()
+        self.is_whole = self.is_whole and bool(self._results or not self._launches)
+        self._roots = self._from = None
+
+    def _plan(self):
+        """Where in the call's scratch memory each piece begins."""
         for root, (size, is_zero) in enumerate(self._allocated, self._count):
             self._starts.append((is_zero, self._bytes[is_zero]))
             if root not in self._made:
-                self._bytes[is_zero] += -(-size // 512) * 512
-        self.is_whole = self.is_whole and bool(self._results or not self._launches)
-        self._roots = self._from = None
+                self._bytes[is_zero] += _rounded(size)
 
     def repeat(self, tensors, places):
         """The launches with tensors at these addresses; the result."""
@@ -217,6 +267,113 @@ class _Notes(TorchDispatchMode):
             start(*line)
         results = tuple(made[root] if root in made else tensors[root] for root in self._results)
         return results if self._is_tuple else results[0]
+
+
+class _CallNotes(_Notes):
+    """The same of generated code, which frees memory as it goes: no tensor is kept, and memory is known by its address."""
+
+    def __init__(self, tensors):
+        super().__init__(tensors)
+        #: Where the memory of each root begins and ends.
+        self._spans = [(one.data_ptr(), one.data_ptr() + _reach_bytes(one)) for one in tensors]
+        reach = latest = 0
+        for begin, end in sorted(self._spans):  # in two that overlap, an address may be of either
+            self.is_whole = self.is_whole and (begin >= reach or begin == latest)
+            reach, latest = max(reach, end), begin
+
+    @contextlib.contextmanager
+    def generated(self, names):
+        """Notes what the compiler's code, which binds these names, allocates and launches past torch."""
+        from torch._inductor.runtime.static_triton_launcher import StaticallyLaunchedTritonKernel
+        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+        empty, run, thread = names.get("empty_strided_cuda"), CachingAutotuner.run, threading.get_ident()
+
+        def allocated(*form):
+            out = empty(*form)
+            self.allocate(out)
+            return out
+
+        def noted(kernel, *given, stream, **named):
+            if threading.get_ident() != thread:
+                return run(kernel, *given, stream=stream, **named)
+            launcher = kernel.launchers[0] if len(kernel.launchers) == 1 and not named else None
+            runner = launcher and launcher.__globals__.get("runner")
+            if not isinstance(getattr(runner, "__self__", None), StaticallyLaunchedTritonKernel):
+                self.is_whole = False
+                return run(kernel, *given, stream=stream, **named)
+
+            def note(*line):  # grid, stream, the kernel's arguments
+                self._note(runner, line)
+                runner(*line)
+
+            with_note = {**launcher.__globals__, "runner": note}
+            return types.FunctionType(launcher.__code__, with_note)(*given, stream=stream)
+
+        if empty is not None:
+            names["empty_strided_cuda"] = allocated
+        CachingAutotuner.run = noted
+        try:
+            yield
+        finally:
+            CachingAutotuner.run = run
+            if empty is not None:
+                names["empty_strided_cuda"] = empty
+
+    def repeat(self, tensors, places):
+        with torch.cuda._DeviceGuard(self._device.index):
+            return super().repeat(tensors, places)
+
+    def allocate(self, out, *, is_zero=False):
+        memory = out.untyped_storage()
+        self._spans.append((memory.data_ptr(), memory.data_ptr() + memory.nbytes()))
+        self._allocated.append((memory.nbytes(), is_zero))
+
+    def _view(self, made, root):
+        pass
+
+    def _place(self, tensor):
+        # What was allocated last comes first: it may lie where something lay that is freed.
+        address = tensor.data_ptr() if isinstance(tensor, torch.Tensor) else -1
+        spans = reversed([*enumerate(self._spans)])
+        return next(((root, address - begin) for root, (begin, end) in spans if begin <= address < end), None)
+
+    def _note(self, runner, line):
+        places = [(at, self._place(one)) for at, one in enumerate(line) if isinstance(one, torch.Tensor)]
+        self.is_whole = self.is_whole and all(found for _, found in places)
+        if self.is_whole:
+            line = [None if isinstance(one, torch.Tensor) else one for one in line]
+            self._launches.append((runner, line, [(at, *found) for at, found in places], []))
+
+    def _plan(self):
+        # The allocator put a piece where others had been freed. All that shared a place share one in the scratch memory.
+        reach = shift = 0
+        starts = {}
+        for (begin, end), root in sorted((span, root) for root, span in enumerate(self._spans)):
+            if root < self._count or root in self._made or self._allocated[root - self._count][1]:
+                continue
+            if begin >= reach:
+                shift = self._bytes[0] - begin
+            starts[root], reach = begin + shift, max(reach, end)
+            self._bytes[0] = max(self._bytes[0], _rounded(end + shift))
+        for root, (size, is_zero) in enumerate(self._allocated, self._count):
+            self._starts.append((is_zero, self._bytes[1] if is_zero else starts.get(root, 0)))
+            if is_zero:
+                self._bytes[1] += _rounded(size)
+
+
+def _rounded(size):
+    return -(-size // 512) * 512
+
+
+def _reach_bytes(tensor):
+    """From its first byte to its last one."""
+    steps = zip(tensor.size(), tensor.stride(), strict=True)
+    return (
+        tensor.element_size() * (1 + sum((size - 1) * stride for size, stride in steps))
+        if tensor.numel()
+        else 0
+    )
 
 
 _ALLOCATIONS = (

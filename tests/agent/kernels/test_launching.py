@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import textwrap
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -13,6 +16,8 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
+from torch._inductor.runtime.static_triton_launcher import StaticallyLaunchedTritonKernel
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from agent.kernels.gpu import calls, launching
 
@@ -236,6 +241,233 @@ def test_another_version_of_triton_runs_operations_as_written(
     for _ in range(4):
         assert operation(torch.ones(2), torch.empty(2)).tolist() == [2, 2]
     assert len(written) == 4
+
+
+# -- whole calls of generated code -------------------------------------------------------------------------------------
+
+
+class _Memory:
+    """Two places of eight floats. Like torch's allocator on a GPU, it gives out the first that is free, past torch's dispatcher."""
+
+    def __init__(self) -> None:
+        self.places = [torch.empty(8), torch.empty(8)]
+        self.given: list[Any] = [lambda: None, lambda: None]
+
+    def empty(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        free = next((at for at, one in enumerate(self.given) if one() is None), None)
+        with torch._C._DisableTorchDispatch():
+            if free is None:
+                return torch.empty(size)
+            out = torch.frombuffer(
+                (ctypes.c_float * 8).from_address(self.places[free].data_ptr()), dtype=dtype
+            )
+        self.given[free] = weakref.ref(out)
+        return out
+
+
+def generated(text: str, **names: Any) -> tuple[Any, dict[str, Any]]:
+    """A `call(args)` of this text, repeated, and the names that it is bound with."""
+    names = {"torch": torch, **names}
+    exec(textwrap.dedent(text), names)
+    return launching.repeated_call(names["call"]), names
+
+
+@pytest.fixture
+def no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "_DeviceGuard", lambda _: nullcontext())
+
+
+@pytest.mark.usefixtures("no_guard")
+def test_a_whole_call_is_repeated_in_memory_that_is_used_again(kernel: _Added) -> None:
+    memory = _Memory()
+    call, names = generated(
+        """
+        def call(args):
+            x, = args
+            args.clear()
+            written.append(1)
+            first = empty_strided_cuda((8,), (1,), torch.float32)
+            added(x, first, 1.0)
+            second = empty_strided_cuda((8,), (1,), torch.float32)
+            added(first, second, 10.0)
+            del first
+            third = empty_strided_cuda((8,), (1,), torch.float32)
+            added(second, third, 100.0)
+            added(x, second, 5.0)
+            out = empty_strided_cuda((8,), (1,), torch.float32)
+            added(third, out, 1000.0)
+            more = torch.empty(8)
+            added(second, more, 0.0)
+            return (out, more)
+        """,
+        empty_strided_cuda=memory.empty,
+        added=lambda x, out, number: added(kernel, x, out, number),
+        written=[],
+    )
+    kept = []
+    for base in range(4):
+        x = torch.arange(8.0) + base
+        out, more = call([x])
+        assert out.tolist() == [1111 + base + at for at in range(8)] and more.tolist() == (x + 5).tolist()
+        kept.append((out, more, base))
+        memory.given = [lambda: None, lambda: None]
+    assert names["written"] == [1, 1] and names["empty_strided_cuda"] == memory.empty
+    assert all(out[0] == 1111 + base and more[0] == 5 + base for out, more, base in kept)
+    (notes,) = call.known.values()
+    assert notes.is_whole and len(notes._launches) == 6
+    assert notes._bytes == [1024, 0], "the third piece lies where the first one did"
+
+
+@pytest.mark.usefixtures("no_guard")
+@pytest.mark.parametrize(
+    "body",
+    [
+        "added(constant, out, 1.0)",
+        "added(x, out, 1.0); out.add_(1)",
+        "added(x, out, float(x[0]))",
+        "added(x, out, 1.0); return (out[:4],)",
+        "added(x, out, 1.0); return (out, 3)",
+        "added(x, out, 1.0); return (x.view(2, 4),)",
+    ],
+    ids=[
+        "memory of its own",
+        "torch's operation",
+        "a value on the host",
+        "a part",
+        "a number",
+        "a view of what is given",
+    ],
+)
+def test_a_call_that_does_more_runs_as_written(kernel: _Added, body: str) -> None:
+    text = f"""
+        def call(args):
+            x, = args
+            written.append(1)
+            out = empty_strided_cuda((8,), (1,), torch.float32)
+            {body}
+            return (out,)
+        """
+    call, names = generated(
+        text,
+        empty_strided_cuda=lambda size, stride, dtype: torch.empty(size, dtype=dtype),
+        added=lambda x, out, number: added(kernel, x, out, number),
+        written=[],
+        constant=torch.ones(8),
+    )
+    for base in range(4):
+        call([torch.arange(8.0) + base])
+    assert len(names["written"]) == 4
+    assert [notes.is_whole for notes in call.known.values()] == [False]
+
+
+@pytest.mark.usefixtures("no_guard")
+def test_given_tensors_that_overlap_are_not_told_apart_by_addresses(kernel: _Added) -> None:
+    call, names = generated(
+        """
+        def call(args):
+            x, y, out = args
+            written.append(1)
+            added(x, out[0], 1.0)
+            added(y, out[1], 2.0)
+            return (out,)
+        """,
+        added=lambda x, out, number: added(kernel, x, out, number),
+        written=[],
+    )
+    memory = torch.arange(16.0)
+    for _ in range(3):
+        call([memory[:8], memory[4:12], torch.empty(2, 8)])
+    assert len(names["written"]) == 3
+    # One tensor twice, and then two: each is noted for itself.
+    for x, y in ((memory[:8], memory[:8]),) * 3 + ((memory[:8], memory[8:]),) * 3:
+        out = torch.empty(2, 8)
+        assert call([x, y, out])[0] is out
+        assert out.tolist() == [(x + 1).tolist(), (y + 2).tolist()]
+    assert len(names["written"]) == 3 + 2 + 3, "the last have the sizes and alignment of the first"
+
+
+class _Static(StaticallyLaunchedTritonKernel):
+    """What Inductor launches, on the host."""
+
+    def __init__(self, kernel: _Added) -> None:
+        self.kernel = kernel
+
+    def run(self, grid_0: int, grid_1: int, grid_2: int, stream: int, x: Any, out: Any, count: int) -> None:
+        places = (one if isinstance(one, int) else one.data_ptr() for one in (x, out))
+        self.kernel.start(grid_0, grid_1, grid_2, stream, *[None] * 9, *places, count, 1.0)
+
+
+def inductor_kernel(runner: Any) -> CachingAutotuner:
+    """A kernel of Inductor's after its first launch."""
+    scope = {"runner": runner}
+    exec("def launcher(x, out, count, stream): runner(1, 1, 1, stream, x, out, count)", scope)
+    made = object.__new__(CachingAutotuner)
+    made.launchers = [scope["launcher"]]
+    return made
+
+
+@pytest.mark.usefixtures("no_guard")
+@pytest.mark.parametrize("is_known", [True, False])
+def test_kernels_that_inductor_launches_are_noted(
+    kernel: _Added, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """Its static launchers are; of others nothing is known."""
+    static = _Static(kernel)
+    runner = static.run if is_known else lambda *line: static.run(*line)
+    run = lambda self, *given, stream: self.launchers[0](*given, stream=stream)  # noqa: E731
+    monkeypatch.setattr(CachingAutotuner, "run", run)
+    call, names = generated(
+        """
+        def call(args):
+            x, = args
+            written.append(1)
+            out = empty_strided_cuda((8,), (1,), torch.float32)
+            triton_fused.run(x, out, 8, stream=7)
+            del x
+            return (out,)
+        """,
+        empty_strided_cuda=lambda size, stride, dtype: torch.empty(size, dtype=dtype),
+        triton_fused=inductor_kernel(runner),
+        written=[],
+    )
+    for base in range(4):
+        x = torch.arange(8.0) + base
+        assert call([x])[0].tolist() == (x + 1).tolist()
+    assert len(names["written"]) == (2 if is_known else 4)
+    assert CachingAutotuner.run is run and kernel.launches == 4
+
+
+def test_another_thread_is_not_noted(kernel: _Added, monkeypatch: pytest.MonkeyPatch) -> None:
+    static, other = _Static(kernel), torch.ones(8)
+    run = lambda self, *given, stream: self.launchers[0](*given, stream=stream)  # noqa: E731
+    monkeypatch.setattr(CachingAutotuner, "run", run)
+    monkeypatch.setattr(torch.cuda, "_DeviceGuard", lambda _: nullcontext())
+    fused = inductor_kernel(static.run)
+
+    def meanwhile() -> None:
+        thread = threading.Thread(target=lambda: fused.run(other, torch.empty(8), 8, stream=7))
+        thread.start()
+        thread.join()
+
+    call, names = generated(
+        """
+        def call(args):
+            x, out = args
+            written.append(1)
+            meanwhile()
+            triton_fused.run(x, out, 8, stream=7)
+            return (out,)
+        """,
+        triton_fused=fused,
+        meanwhile=meanwhile,
+        written=[],
+    )
+    for base in range(3):
+        x, out = torch.arange(8.0) + base, torch.empty(8)
+        assert call([x, out])[0].tolist() == (x + 1).tolist()
+    assert len(names["written"]) == 2 and kernel.launches == 5
+    (notes,) = call.known.values()
+    assert len(notes._launches) == 1
 
 
 @triton.jit

@@ -51,9 +51,7 @@ def _quantized(x):
     scales = torch.empty(rows, cols // BLOCK, dtype=torch.float8_e4m3fn, device=x.device)
     tile = 128
     tensors = [x, codes, scales.view(torch.uint8)]
-    launch(
-        _quantize, (triton.cdiv(blocks, tile),), tensors, [blocks], BLOCKS=tile, SIZE=BLOCK, num_warps=4
-    )
+    launch(_quantize, (triton.cdiv(blocks, tile),), tensors, [blocks], BLOCKS=tile, SIZE=BLOCK, num_warps=4)
     return codes, scales
 
 

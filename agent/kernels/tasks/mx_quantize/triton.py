@@ -48,9 +48,7 @@ def _quantized(x):
     exponents = torch.empty(rows, cols // BLOCK, dtype=torch.uint8, device=x.device)
     tile = 64
     tensors = [x, codes.view(torch.uint8), exponents]
-    launch(
-        _quantize, (triton.cdiv(blocks, tile),), tensors, [blocks], BLOCKS=tile, SIZE=BLOCK, num_warps=4
-    )
+    launch(_quantize, (triton.cdiv(blocks, tile),), tensors, [blocks], BLOCKS=tile, SIZE=BLOCK, num_warps=4)
     return codes, exponents
 
 
