@@ -142,7 +142,7 @@ def assemble(
         bound = {name for statement in ast.parse(module).body for name in bound_names(statement)}
         section = cut_apart(reference, {*bound, *OWN_NAMES})
         forward = forward_of(section.text)
-        model = model_text(found, forward, repeats="\ndef repeated_call(" in module)
+        model = model_text(found, forward, repeats="\n_kw_call = " in module)
     except (AttributeError, KeyError, RecursionError, SyntaxError, TypeError, ValueError) as error:
         raise ProposalFailed(f"the capture has another form: {type(error).__name__}: {error}") from error
     head = titled(title, words)

@@ -10,7 +10,6 @@ from agent.compiler.forward import Forward
 #: What a candidate binds besides Inductor's module and the reference, and the built-in names that its text relies on.
 OWN_NAMES = (
     *("any", "dict", "len", "list", "map", "super", "tuple", "type", "zip"),
-    "_kw_call",
     "_kw_items",
     "_kw_kind",
     "_kw_result",
@@ -34,7 +33,7 @@ def model_text(found: Mapping[str, Any], forward: Forward, *, repeats: bool = Fa
     Args:
         found: what the capture program wrote, untrusted.
         forward: the reference's.
-        repeats: the library is there, which repeats calls from what it noted of them; not with a backward.
+        repeats: the module has a `_kw_call` that repeats what it noted of earlier calls; not used with a backward.
 
     Raises:
         AttributeError, KeyError, TypeError, ValueError: it has another form.
@@ -49,7 +48,7 @@ def model_text(found: Mapping[str, Any], forward: Forward, *, repeats: bool = Fa
         gradients = _WITH_GRADIENTS.format(list(map(bool, backward["wanted"])))
         run = "WithBackward.apply(*given)"
     elif repeats:
-        text, run = "_kw_call = repeated_call(call)\n\n\n", "_kw_call(given)"
+        run = "_kw_call(given)"
     if any("_kw_items(" in one for one in found["tensors"]):
         text += _LISTS
     return text + _MODEL.format(

@@ -31,13 +31,17 @@ class SizedKernel:
         self.own, self.recent = {}, {}
 
     def run(self, *args, stream):
+        self.chosen(args).run(*args, stream=stream)
+
+    def chosen(self, args):
+        """The kernel for a call's arguments."""
         sizes = args[-len(self.sizes) :]
         kernel = self.recent.get(sizes)
         if kernel is None:
             if len(self.recent) >= self.REMEMBERED:
                 self.recent.clear()
             kernel = self.recent[sizes] = self.made(sizes)
-        kernel.run(*args, stream=stream)
+        return kernel
 
     def made(self, sizes):
         named = dict(zip(self.sizes, sizes, strict=True))

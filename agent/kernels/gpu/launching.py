@@ -1,24 +1,20 @@
-"""Launches of compiled kernels past Triton's own look-ups; operations, and whole calls of generated code, that are noted once and repeated.
+"""Launches of compiled kernels past Triton's own look-ups; operations of several launches that are noted once and then repeated.
 
 Triton compiles a kernel for its tensors' types and alignment and for properties of its numbers, and looks all of them up at each
 launch. Around the launches an operation works out sizes, allocates memory and describes tiles. On a slow host a product of four
 launches took 190 us that way, ten times as long as `torch.mm`.
 """
 
-import contextlib
 import functools
-import threading
-import types
 
 import torch
 import triton
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-#: Of Triton, whose inner calls `_Notes` takes over; with another version operations run as they are written.
+#: Of Triton, whose inner calls `Notes` takes over; with another version operations run as they are written.
 NOTED_VERSION = "3.6."
 _MOST_KNOWN = 4096
 _known = {}
-_noting = threading.Lock()
 
 
 def launch(kernel, grid, tensors, numbers, **constants):
@@ -48,7 +44,7 @@ def launch(kernel, grid, tensors, numbers, **constants):
                 _known.clear()
             _known[key] = compiled, more
     notes = _get_current_dispatch_mode()
-    if isinstance(notes, _Notes):
+    if isinstance(notes, Notes):
         notes.add(compiled, (*grid, 1, 1)[:3], tensors, [*numbers, *more])
 
 
@@ -65,7 +61,7 @@ def repeated(operation):
 
     @functools.wraps(operation)
     def call(*given):
-        if isinstance(_get_current_dispatch_mode(), _Notes):  # a part of what is being noted
+        if isinstance(_get_current_dispatch_mode(), Notes):  # a part of what is being noted
             return operation(*given)
         key, tensors, places = [], [], []
         _describe(given, key, tensors, places)
@@ -80,47 +76,10 @@ def repeated(operation):
                 known.clear()
             known[key] = None
             return operation(*given)
-        notes = _Notes(tensors)
+        notes = Notes(tensors)
         with notes:
             result = operation(*given)
         notes.finish(result)
-        known[key] = notes
-        return result
-
-    return call
-
-
-def repeated_call(generated):
-    """The compiler's `call(tensors)`, noted at the second call with tensors of such sizes, and repeated at later ones.
-
-    A call that computes on the host, calls torch, or reads memory that was neither given nor allocated in it runs as written each time.
-    The caller has checked the tensors' types and how strides follow from sizes.
-    """
-    known = generated.known = {}
-
-    @functools.wraps(generated)
-    def call(given):
-        places = [*map(torch.Tensor.data_ptr, given)]
-        key = [*map(torch.Tensor.size, given), *(place % 16 for place in places)]
-        if len(set(places)) < len(places):
-            key += map(places.index, places)
-        key = tuple(key)
-        notes = known.get(key)
-        if notes is not None:
-            return notes.repeat(given, places) if notes.is_whole else generated(given)
-        may_note = given and not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
-        if key not in known or not may_note or not _noting.acquire(blocking=False):
-            if len(known) > _MOST_KNOWN:
-                known.clear()
-            known[key] = None
-            return generated(given)
-        try:
-            notes = _CallNotes(given)
-            with notes, notes.generated(generated.__globals__):
-                result = generated([*given])
-            notes.finish(result)
-        finally:
-            _noting.release()
         known[key] = notes
         return result
 
@@ -142,8 +101,12 @@ def _describe(given, key, tensors, places):
             key.append(one)
 
 
-class _Notes(TorchDispatchMode):
-    """One call's launches, and from which tensors, given or allocated meanwhile, the kernels' addresses come."""
+class Notes(TorchDispatchMode):
+    """One call's launches, and from which tensors, given or allocated meanwhile, the kernels' addresses come.
+
+    Attributes:
+        is_whole: it did nothing else, so that it can be repeated.
+    """
 
     def __init__(self, tensors):
         super().__init__()
@@ -225,11 +188,14 @@ class _Notes(TorchDispatchMode):
                 self.is_whole = self.is_whole and root is not None and self._roots[root] is one
             else:  # all of the memory, not a part of it
                 self._made[root] = one.size(), one.stride(), one.dtype
-                is_all = not offset and (_reach_bytes(one), False) == self._allocated[root - self._count]
-                self.is_whole = self.is_whole and is_all and root not in self._results[:-1]
+                is_all = not offset and (reach_bytes(one), False) == self._allocated[root - self._count]
+                is_all = is_all and not (one.is_conj() or one.is_neg()) and root not in self._results[:-1]
+                self.is_whole = self.is_whole and is_all
         self._starts, self._bytes = [], [0, 0]
         self._plan()
         self.is_whole = self.is_whole and bool(self._results or not self._launches)
+        if not self.is_whole:
+            self._launches = []
         self._roots = self._from = None
 
     def _plan(self):
@@ -237,7 +203,7 @@ class _Notes(TorchDispatchMode):
         for root, (size, is_zero) in enumerate(self._allocated, self._count):
             self._starts.append((is_zero, self._bytes[is_zero]))
             if root not in self._made:
-                self._bytes[is_zero] += _rounded(size)
+                self._bytes[is_zero] += rounded_bytes(size)
 
     def repeat(self, tensors, places):
         """The launches with tensors at these addresses; the result."""
@@ -269,104 +235,12 @@ class _Notes(TorchDispatchMode):
         return results if self._is_tuple else results[0]
 
 
-class _CallNotes(_Notes):
-    """The same of generated code, which frees memory as it goes: no tensor is kept, and memory is known by its address."""
-
-    def __init__(self, tensors):
-        super().__init__(tensors)
-        #: Where the memory of each root begins and ends.
-        self._spans = [(one.data_ptr(), one.data_ptr() + _reach_bytes(one)) for one in tensors]
-        reach = latest = 0
-        for begin, end in sorted(self._spans):  # in two that overlap, an address may be of either
-            self.is_whole = self.is_whole and (begin >= reach or begin == latest)
-            reach, latest = max(reach, end), begin
-
-    @contextlib.contextmanager
-    def generated(self, names):
-        """Notes what the compiler's code, which binds these names, allocates and launches past torch."""
-        from torch._inductor.runtime.static_triton_launcher import StaticallyLaunchedTritonKernel
-        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
-
-        empty, run, thread = names.get("empty_strided_cuda"), CachingAutotuner.run, threading.get_ident()
-
-        def allocated(*form):
-            out = empty(*form)
-            self.allocate(out)
-            return out
-
-        def noted(kernel, *given, stream, **named):
-            if threading.get_ident() != thread:
-                return run(kernel, *given, stream=stream, **named)
-            launcher = kernel.launchers[0] if len(kernel.launchers) == 1 and not named else None
-            runner = launcher and launcher.__globals__.get("runner")
-            if not isinstance(getattr(runner, "__self__", None), StaticallyLaunchedTritonKernel):
-                self.is_whole = False
-                return run(kernel, *given, stream=stream, **named)
-
-            def note(*line):  # grid, stream, the kernel's arguments
-                self._note(runner, line)
-                runner(*line)
-
-            with_note = {**launcher.__globals__, "runner": note}
-            return types.FunctionType(launcher.__code__, with_note)(*given, stream=stream)
-
-        if empty is not None:
-            names["empty_strided_cuda"] = allocated
-        CachingAutotuner.run = noted
-        try:
-            yield
-        finally:
-            CachingAutotuner.run = run
-            if empty is not None:
-                names["empty_strided_cuda"] = empty
-
-    def repeat(self, tensors, places):
-        with torch.cuda._DeviceGuard(self._device.index):
-            return super().repeat(tensors, places)
-
-    def allocate(self, out, *, is_zero=False):
-        memory = out.untyped_storage()
-        self._spans.append((memory.data_ptr(), memory.data_ptr() + memory.nbytes()))
-        self._allocated.append((memory.nbytes(), is_zero))
-
-    def _view(self, made, root):
-        pass
-
-    def _place(self, tensor):
-        # What was allocated last comes first: it may lie where something lay that is freed.
-        address = tensor.data_ptr() if isinstance(tensor, torch.Tensor) else -1
-        spans = reversed([*enumerate(self._spans)])
-        return next(((root, address - begin) for root, (begin, end) in spans if begin <= address < end), None)
-
-    def _note(self, runner, line):
-        places = [(at, self._place(one)) for at, one in enumerate(line) if isinstance(one, torch.Tensor)]
-        self.is_whole = self.is_whole and all(found for _, found in places)
-        if self.is_whole:
-            line = [None if isinstance(one, torch.Tensor) else one for one in line]
-            self._launches.append((runner, line, [(at, *found) for at, found in places], []))
-
-    def _plan(self):
-        # The allocator put a piece where others had been freed. All that shared a place share one in the scratch memory.
-        reach = shift = 0
-        starts = {}
-        for (begin, end), root in sorted((span, root) for root, span in enumerate(self._spans)):
-            if root < self._count or root in self._made or self._allocated[root - self._count][1]:
-                continue
-            if begin >= reach:
-                shift = self._bytes[0] - begin
-            starts[root], reach = begin + shift, max(reach, end)
-            self._bytes[0] = max(self._bytes[0], _rounded(end + shift))
-        for root, (size, is_zero) in enumerate(self._allocated, self._count):
-            self._starts.append((is_zero, self._bytes[1] if is_zero else starts.get(root, 0)))
-            if is_zero:
-                self._bytes[1] += _rounded(size)
-
-
-def _rounded(size):
+def rounded_bytes(size):
+    """As torch's allocator rounds."""
     return -(-size // 512) * 512
 
 
-def _reach_bytes(tensor):
+def reach_bytes(tensor):
     """From its first byte to its last one."""
     steps = zip(tensor.size(), tensor.stride(), strict=True)
     return (

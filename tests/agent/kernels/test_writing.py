@@ -70,7 +70,7 @@ def test_the_text_of_the_kernels_needs_nothing_of_this_project() -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
     }
-    ours = {"contextlib", "functools", "itertools", "math", "threading", "types", "typing", "torch", "triton"}
+    ours = {"functools", "itertools", "math", "typing", "torch", "triton"}
     assert ours >= {name.split(".")[0] for name in imported}
     defined = names_of(tree)
     assert {"library_mm", "library_addmm", "library_bmm", "library_baddbmm", "library_convolution"} <= set(
