@@ -181,6 +181,8 @@ def _kw_run(module, given, others):
         return None
     if True in map(attrgetter("is_nested"), given):  # neither it nor a sparse one has sizes and strides
         return None
+    if True in map(torch.Tensor.is_neg, given) or True in map(torch.Tensor.is_conj, given):  # memory holds other numbers
+        return None
     state = state_of(module)
     if state is None:
         return None

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from agent.bundle.sections import bound_names
 from agent.folding import BEGIN, END
 
 _FOLDER = Path(__file__).resolve().parent
@@ -73,10 +74,10 @@ _CALL = re.compile(
 _TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}
 #: How Inductor's `call` launches a kernel, and what else of it leaves nothing unnoted: torch's operations are noted as what cannot be repeated.
-_RUN = re.compile(r"^( +)(\w+)\.run\((.*, stream=\w+)\)$", re.MULTILINE)
+_RUN = re.compile(r"^( +)(\w+)\.run\(([^=\n]*, stream=\w+)\)$", re.MULTILINE)
 _PLAIN = re.compile(
     r"(noted_run|noted_empty|library_\w+|assert_size_stride|assert_alignment|get_raw_stream|reinterpret_tensor"
-    r"|max|min|arg\w+\.size|args\.clear|torch\.cuda\._DeviceGuard|torch\.cuda\.set_device|(extern_kernels|torch\.ops|aten)\..*)"
+    r"|max|min|arg\w+\.size|args\.clear|torch\.cuda\._DeviceGuard|torch\.cuda\.set_device|torch\.ops\..*|aten\..*|extern_kernels\.(mm|addmm|bmm|baddbmm))"
 )
 #: Names and parameters of the functions that calls are given: pointwise operations after a convolution, elements of packed weights,
 #: weights of an attention; states of a scan, and scores, keys and values of an attention of few queries, whose texts begin with their
@@ -128,18 +129,26 @@ def with_library(module: str) -> tuple[str, tuple[str, ...]]:
 
     text = "\n".join(with_names(line) for line in text.rstrip().splitlines())
     defined = "".join(function_text(name, body, _FUNCTIONS[of][1]) for (of, body), name in functions.items())
-    noted = _noted(text)
+    noted = "" if "\ndef call_backward(" in text else _noted(text)
     again = f"\n\n{CALL_AGAIN}" if noted else ""
     return f"{noted or text}\n\n\n{kernels()}{defined}{again}", tuple(sorted(found))
 
 
 def _noted(module: str) -> str:
     """A module whose `call` allocates and launches where both are noted; empty if it does more than can be told from its text."""
-    text = _RUN.sub(r"\1noted_run(\2, \3)", module.replace("empty_strided_cuda(", "noted_empty("))
-    calls = [one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef) and one.name == "call"]
-    made = [node for one in calls for node in ast.walk(one) if isinstance(node, ast.Call)]
-    is_plain = all(_PLAIN.fullmatch(ast.unparse(node.func)) for node in made)
-    return text if len(calls) == 1 and is_plain else ""
+    bound = [one for one in ast.parse(module).body if "call" in bound_names(one)]
+    if len(bound) != 1 or not isinstance(bound[0], ast.FunctionDef) or bound[0].decorator_list:
+        return ""
+    lines = module.split("\n")
+    first, last = bound[0].lineno - 1, bound[0].end_lineno
+    text = "\n".join(lines[first:last]).replace("empty_strided_cuda(", "noted_empty(")
+    text = _RUN.sub(r"\1noted_run(\2, \3)", text)
+    nodes = [*ast.walk(ast.parse(text))]
+    called = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
+    stored = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    if stored or not all(map(_PLAIN.fullmatch, called)):
+        return ""
+    return "\n".join([*lines[:first], text, *lines[last:]])
 
 
 def function_text(name: str, body: str, parameters: str) -> str:

@@ -113,6 +113,8 @@ class Notes(TorchDispatchMode):
         self.is_whole = triton.__version__.startswith(NOTED_VERSION) and torch.version.hip is None
         self._device, self._count = tensors[0].device, len(tensors)
         self._launches, self._allocated = [], []
+        #: Pieces that lie in a result's memory: the piece, the result, and where in it.
+        self._inside = []
         # Of each tensor, which root its memory is of, and where; two roots may lie in the same memory now and not at the next call.
         self._roots = list(tensors)
         self._from = [(one, root, 0) for root, one in enumerate(tensors)]
@@ -222,6 +224,8 @@ class Notes(TorchDispatchMode):
             places += [firsts[is_zero] + start for is_zero, start in self._starts]
             for root, one in made.items():
                 places[root] = one.data_ptr()
+            for piece, root, offset in self._inside:
+                places[piece] = places[root] + offset
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)
         for start, line, addresses, tiles in self._launches:
             line = line.copy()

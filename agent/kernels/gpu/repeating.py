@@ -13,6 +13,8 @@ from agent.kernels.gpu.launching import Notes, reach_bytes, rounded_bytes
 
 #: Notes of a network's call take a fifth of a megabyte of the host's memory.
 _MOST_CALLS = 256
+#: One call is noted at a time: of two, each might take the other's launches for its own.
+_turns = [None]
 
 
 def repeated_call(generated):
@@ -34,25 +36,31 @@ def repeated_call(generated):
             key += tuple(first.setdefault(place, at) for at, place in enumerate(places))
         notes = known.get(key)
         if notes is not None:
-            if not notes.is_whole:
-                return generated(given)
-            try:
-                return notes.repeat(given, places)
-            except (
-                torch.OutOfMemoryError
-            ):  # before the first launch: one large piece may not fit where small ones do
-                notes.is_whole = False
-                return generated(given)
+            if notes.is_whole:
+                try:
+                    return notes.repeat(given, places)
+                except torch.OutOfMemoryError:
+                    # It comes before the first launch: one large piece may not fit where small ones do.
+                    notes.is_whole = False
+            return generated(given)  # not above, where the error holds the memory that there was
         excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
         if key not in known or excluded or not given:
             if len(known) >= _MOST_CALLS:
                 known.clear()
             known[key] = None
             return generated(given)
+        try:
+            _turns.pop()
+        except IndexError:
+            return generated(given)
         notes = CallNotes(given)
-        with notes:
-            result = generated([*given])
-        notes.finish(result)
+        try:
+            with notes:
+                result = generated([*given])
+            notes.finish(result)
+        finally:
+            notes.release()
+            _turns.append(None)
         known[key] = notes
         return result
 
@@ -61,10 +69,15 @@ def repeated_call(generated):
 
 def _settings():
     """What operations of the library look at besides their arguments."""
-    try:
-        return torch._C._get_cudnn_allow_tf32(), torch._C._get_cublas_allow_tf32()
-    except RuntimeError:  # torch's other settings of precision are in use, with which it does not tell these
-        return ()
+    found = []
+    for setting in (torch._C._get_cudnn_allow_tf32, torch._C._get_cublas_allow_tf32):
+        try:
+            found.append(setting())
+        except (
+            RuntimeError
+        ):  # torch's other settings of precision are in use, with which it does not tell this one
+            found.append(None)
+    return found
 
 
 def noted_empty(size, stride, dtype):
@@ -79,7 +92,7 @@ def noted_empty(size, stride, dtype):
 def noted_run(kernel, *given, stream):
     """Launch a kernel of Inductor's."""
     notes = _get_current_dispatch_mode()
-    if isinstance(notes, CallNotes):
+    if isinstance(notes, CallNotes) and notes.is_whole:
         notes.run(kernel, given, stream)
     else:
         kernel.run(*given, stream=stream)
@@ -96,7 +109,7 @@ class CallNotes(Notes):
         for begin, end in sorted(self._spans):  # in two that overlap, an address may be of either
             self.is_whole = self.is_whole and (begin >= reach or begin == latest)
             reach, latest = max(reach, end), begin
-        plain = {(one.device, one.is_conj(), one.is_neg()) for one in tensors} == {
+        plain = {(one.device, one.is_complex(), one.is_neg()) for one in tensors} == {
             (self._device, False, False)
         }
         self.is_whole = self.is_whole and plain
@@ -106,6 +119,12 @@ class CallNotes(Notes):
     def repeat(self, tensors, places):
         with torch.cuda._DeviceGuard(self._device.index):
             return super().repeat(tensors, places)
+
+    def release(self):
+        """Let go of what only noting needs."""
+        for _, memory in self._alive:
+            torch.UntypedStorage._free_weak_ref(memory)
+        self._alive = self._spans = self._freed = None
 
     def run(self, kernel, given, stream):
         """Launch a kernel of Inductor's, and note the launch if it goes through its static launcher."""
@@ -141,12 +160,6 @@ class CallNotes(Notes):
         self._allocated.append((memory.nbytes(), is_zero))
         self.is_whole = self.is_whole and out.device == self._device
 
-    def finish(self, result):
-        super().finish(result)
-        for _, memory in self._alive:
-            torch.UntypedStorage._free_weak_ref(memory)
-        self._alive = self._spans = self._freed = None
-
     def _look(self):
         """Note what is freed since the last piece was allocated."""
         alive = []
@@ -171,19 +184,34 @@ class CallNotes(Notes):
         return None
 
     def _plan(self):
-        # Each piece where it fits first, beside those that are not freed before it is allocated.
-        placed = []
+        # Each piece where it fits first, beside those that are not freed before it is allocated: in a result that is allocated
+        # after it is freed, else in the scratch memory.
+        results = {root: [] for root in self._made}
+        scratch = []
         for piece, (size, is_zero) in enumerate(self._allocated):
-            start, length = 0, rounded_bytes(size)
+            start, length, freed = 0, rounded_bytes(size), self._freed.get(piece, math.inf)
             if is_zero:
                 start, self._bytes[1] = self._bytes[1], self._bytes[1] + length
             elif self._count + piece not in self._made:
-                for begin, end, freed in sorted(placed):
-                    if freed > piece and begin < start + length:
-                        start = max(start, end)
-                placed.append((start, start + length, self._freed.get(piece, math.inf)))
-                self._bytes[0] = max(self._bytes[0], start + length)
+                for root, placed in results.items():
+                    start = _first_fit(placed, piece, length)
+                    if freed <= root - self._count and start + size <= self._allocated[root - self._count][0]:
+                        self._inside.append((self._count + piece, root, start))
+                        break
+                else:
+                    placed, start = scratch, _first_fit(scratch, piece, length)
+                    self._bytes[0] = max(self._bytes[0], start + length)
+                placed.append((start, start + length, freed))
             self._starts.append((is_zero, start))
+
+
+def _first_fit(placed, piece, length):
+    """Where a piece begins beside those placed before it that are still alive."""
+    start = 0
+    for begin, end, freed in sorted(placed):
+        if freed > piece and begin < start + length:
+            start = max(start, end)
+    return start
 
 
 class _Launcher:
@@ -192,8 +220,13 @@ class _Launcher:
     def __init__(self, notes, kernel):
         self._notes, self._kernel = notes, kernel
 
-    def _launch_kernel(self, function, x, y, z, warps, shared, kinds, given, stream):
+    def _launch_kernel(self, *line):
         launch = torch._C._StaticCudaLauncher._launch_kernel
+        if len(line) != 9 or not isinstance(line[7], tuple):  # of another version of torch
+            self._notes.is_whole = False
+            launch(*line)
+            return
+        function, x, y, z, warps, shared, kinds, given, stream = line
 
         def start(x, y, z, stream, *given, kernel=self._kernel):  # which keeps the function loaded
             launch(function, x, y, z, warps, shared, kinds, given, stream)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import textwrap
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -149,6 +151,27 @@ def test_a_whole_call_is_repeated_in_memory_that_is_used_again(
     assert notes._bytes == [2048, 0] and [start for _, start in notes._starts] == [0, 1024, 0, 0, 0, 0]
 
 
+def test_what_is_freed_before_a_result_is_allocated_lies_in_its_memory(driver: Driver) -> None:
+    call, names = generated("""
+        x, = args
+        large = noted_empty((256,), (1,), torch.float32)
+        noted_run(add1, x, large, 256, stream=5)
+        small = noted_empty((8,), (1,), torch.float32)
+        noted_run(add10, large, small, 8, stream=5)
+        del large
+        out = noted_empty((256,), (1,), torch.float32)
+        noted_run(add100, x, out, 256, stream=5)
+        noted_run(add1000, small, out, 8, stream=5)
+        return (out,)
+    """)
+    for base in range(4):
+        x = torch.arange(256.0) + base
+        assert call([x])[0].tolist() == [*(x[:8] + 1011).tolist(), *(x[8:] + 100).tolist()]
+    assert len(names["written"]) == 2
+    (notes,) = call.known.values()
+    assert notes._bytes == [512, 0] and notes._inside == [(1, 3, 0)]
+
+
 def test_zeros_are_zeros_at_each_call(driver: Driver) -> None:
     call, names = generated("""
         x, = args
@@ -257,14 +280,82 @@ def test_where_one_large_piece_does_not_fit_the_call_runs_as_written(
     for _ in range(2):
         call([torch.zeros(8)])
 
+    made: list[Any] = []
+
     def full(*_: Any, **__: Any) -> torch.Tensor:
+        frame = sys._getframe(1)
+        while frame.f_code.co_name != "repeat":
+            assert frame.f_back is not None
+            frame = frame.f_back
+        made.extend(map(weakref.ref, frame.f_locals["made"].values()))
         raise torch.OutOfMemoryError
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "empty", full)
+        names["written"] = Watching(made)
         assert call([torch.zeros(8)])[0].tolist() == [11.0] * 8
+        assert names["written"].alive == [0], "the results that were allocated in vain are gone by then"
+        names["written"] = [1, 1, 1]
     assert call([torch.zeros(8)])[0].tolist() == [11.0] * 8
     assert len(names["written"]) == 4 and driver.launches == 8
+
+
+class Watching(list[int]):
+    """Counts at each entry how many of these are alive."""
+
+    def __init__(self, references: list[Any]) -> None:
+        super().__init__()
+        self.references, self.alive = references, list[int]()
+
+    def append(self, entry: int) -> None:
+        assert self.references
+        self.alive.append(sum(one() is not None for one in self.references))
+
+
+def test_another_form_of_launcher_is_not_noted(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Newer(Kernel):
+        def run(self, *given: Any, stream: int) -> None:
+            self.static.C_impl._launch_kernel(self.static.number, 2, 1, 1, 4, 0, "OOi", given, stream, False)
+
+    monkeypatch.setattr(Driver, "_launch_kernel", lambda _, *line: _launch(driver, *line[:9]))
+    for version in ("3.6.0", "3.8.0"):
+        monkeypatch.setattr(triton, "__version__", version)
+        call, names = generated(
+            """
+            x, = args
+            out = noted_empty((8,), (1,), torch.float32)
+            noted_run(newer, x, out, 8, stream=5)
+            return (out,)
+            """,
+            newer=Newer(1),
+        )
+        for base in range(4):
+            assert call([torch.arange(8.0) + base])[0][0] == base + 1
+        assert len(names["written"]) == 4
+
+
+_launch = Driver._launch_kernel
+
+
+def test_a_call_that_raises_while_it_is_noted_can_be_noted_again(driver: Driver) -> None:
+    call, names = generated(
+        """
+        x, = args
+        out = noted_empty((8,), (1,), torch.float32)
+        noted_run(add1, x, out, 8, stream=5)
+        if len(written) in fails:
+            raise ValueError("planted")
+        return (out,)
+        """,
+        fails=[2, 3],
+    )
+    for attempt in range(1, 7):
+        if attempt in (2, 3):
+            with pytest.raises(ValueError, match="planted"):
+                call([torch.zeros(8)])
+        else:
+            assert call([torch.zeros(8)])[0][0] == 1
+    assert len(names["written"]) == 4 and len(repeating._turns) == 1
 
 
 def test_threads_and_calls_within_calls_are_noted_apart(driver: Driver) -> None:
@@ -361,6 +452,9 @@ def call(args):
         ("my_kernel[(1,)](buf0)", False),
         ("buf0.untyped_storage().resize_(0)", False),
         ("other.run(buf0, stream=stream0, more=1)", False),
+        ("other.run(buf0, more=1, stream=stream0)", False),
+        ("buf0.data = arg0_1", False),
+        ("extern_kernels.fallback(buf0)", False),
     ],
 )
 def test_generated_code_is_repeated_if_it_does_nothing_unknown(more: str, is_noted: bool) -> None:
@@ -370,3 +464,22 @@ def test_generated_code_is_repeated_if_it_does_nothing_unknown(more: str, is_not
     assert ("noted_run(triton_poi_fused_0, buf0, 8*s0, stream=stream0)" in text) == is_noted
     assert ("buf0 = noted_empty((s0, 8), (8, 1), torch.float32)" in text) == is_noted
     assert launching.Notes.__name__ in text
+
+
+@pytest.mark.parametrize(
+    "behind",
+    ["call = wrapped(call)", "def call_backward(args):\n    triton_poi_fused_0.run(args, stream=stream0)"],
+    ids=["bound twice", "a backward"],
+)
+def test_other_modules_stay_as_they_are(behind: str) -> None:
+    text, operations = with_library(f"{MODULE.format(more='del arg0_1')}\n{behind}\n")
+    assert operations == ("mm",) and "_kw_call" not in text
+    assert "buf0 = empty_strided_cuda((s0, 8), (8, 1), torch.float32)" in text
+
+
+def test_the_source_of_a_kernel_is_left_alone() -> None:
+    kernel = "triton_poi_fused_0 = async_compile.triton('name', '''\n    this.run(x, stream=stream0)\n''')\n"
+    text, _ = with_library(
+        MODULE.replace("import torch\n", f"import torch\n{kernel}").format(more="del arg0_1")
+    )
+    assert "_kw_call" in text and "\n    this.run(x, stream=stream0)\n" in text
