@@ -73,9 +73,8 @@ def _settings():
     for setting in (torch._C._get_cudnn_allow_tf32, torch._C._get_cublas_allow_tf32):
         try:
             found.append(setting())
-        except (
-            RuntimeError
-        ):  # torch's other settings of precision are in use, with which it does not tell this one
+        except RuntimeError:
+            # Torch's other settings of precision are in use, with which it does not tell this one.
             found.append(None)
     return found
 
@@ -109,10 +108,8 @@ class CallNotes(Notes):
         for begin, end in sorted(self._spans):  # in two that overlap, an address may be of either
             self.is_whole = self.is_whole and (begin >= reach or begin == latest)
             reach, latest = max(reach, end), begin
-        plain = {(one.device, one.is_complex(), one.is_neg()) for one in tensors} == {
-            (self._device, False, False)
-        }
-        self.is_whole = self.is_whole and plain
+        kinds = {(one.device, one.is_complex(), one.is_neg()) for one in tensors}
+        self.is_whole = self.is_whole and kinds == {(self._device, False, False)}
         #: What is allocated and not yet freed, and of the rest, how many pieces had been allocated by then.
         self._alive, self._freed = [], {}
 
