@@ -73,11 +73,11 @@ _CALL = re.compile(
 )
 _TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}
-#: How Inductor's `call` launches a kernel, and what else of it leaves nothing unnoted: torch's operations are noted as what cannot be repeated.
+#: How Inductor's `call` launches a kernel, and what else a call that can be repeated may do. An operation of torch's it may not.
 _RUN = re.compile(r"^( +)(\w+)\.run\(([^=\n]*, stream=\w+)\)$", re.MULTILINE)
 _PLAIN = re.compile(
     r"(noted_run|noted_empty|library_\w+|assert_size_stride|assert_alignment|get_raw_stream|reinterpret_tensor"
-    r"|max|min|arg\w+\.size|args\.clear|torch\.cuda\._DeviceGuard|torch\.cuda\.set_device|torch\.ops\..*|aten\..*|extern_kernels\.(mm|addmm|bmm|baddbmm))"
+    r"|max|min|arg\w+\.size|args\.clear|torch\.cuda\._DeviceGuard|torch\.cuda\.set_device)"
 )
 #: Names and parameters of the functions that calls are given: pointwise operations after a convolution, elements of packed weights,
 #: weights of an attention; states of a scan, and scores, keys and values of an attention of few queries, whose texts begin with their
@@ -93,7 +93,7 @@ _FUNCTIONS = {
 
 
 #: Follows the library in a module whose calls can be noted.
-CALL_AGAIN = "_kw_call = repeated_call(call)\n"
+_CALL_AGAIN = "_kw_call = repeated_call(call)\n"
 
 
 def with_library(module: str) -> tuple[str, tuple[str, ...]]:
@@ -130,7 +130,7 @@ def with_library(module: str) -> tuple[str, tuple[str, ...]]:
     text = "\n".join(with_names(line) for line in text.rstrip().splitlines())
     defined = "".join(function_text(name, body, _FUNCTIONS[of][1]) for (of, body), name in functions.items())
     noted = "" if "\ndef call_backward(" in text else _noted(text)
-    again = f"\n\n{CALL_AGAIN}" if noted else ""
+    again = f"\n\n{_CALL_AGAIN}" if noted else ""
     return f"{noted or text}\n\n\n{kernels()}{defined}{again}", tuple(sorted(found))
 
 

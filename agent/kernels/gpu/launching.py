@@ -1,4 +1,4 @@
-"""Launches of compiled kernels past Triton's own look-ups; operations of several launches that are noted once and then repeated.
+"""Launches of compiled kernels past Triton's own look-ups, and operations of several launches that are noted once and then repeated.
 
 Triton compiles a kernel for its tensors' types and alignment and for properties of its numbers, and looks all of them up at each
 launch. Around the launches an operation works out sizes, allocates memory and describes tiles. On a slow host a product of four

@@ -13,7 +13,8 @@ from agent.kernels.gpu.launching import Notes, reach_bytes, rounded_bytes
 
 #: Notes of a network's call take a fifth of a megabyte of the host's memory.
 _MOST_CALLS = 256
-#: One call is noted at a time: of two, each might take the other's launches for its own.
+#: One call is noted at a time: of two, each might take the other's launches for its own. It serves as a lock, since a candidate that
+#: imports `threading` is suspicious.
 _turns = [None]
 
 

@@ -447,7 +447,7 @@ def call(args):
     ("more", "is_noted"),
     [
         ("del arg0_1", True),
-        ("buf1 = torch.ops.aten.sort.default(buf0)", True),
+        ("buf1 = torch.ops.aten.sort.default(buf0)", False),
         ("cpp_fused_0(buf0)", False),
         ("my_kernel[(1,)](buf0)", False),
         ("buf0.untyped_storage().resize_(0)", False),
