@@ -31,8 +31,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint")
     letters = [chr(code) for code in range(32, 127)]
     vocabulary = {piece: number for number, piece in enumerate(["<end>", "<unknown>", *letters])}
-    model = tokenizers.models.WordLevel(vocabulary, unk_token="<unknown>")
-    tokenizer = tokenizers.Tokenizer(model)
+    words = tokenizers.models.WordLevel(vocabulary, unk_token="<unknown>")
+    tokenizer = tokenizers.Tokenizer(words)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>", unk_token="<unknown>"
@@ -47,7 +47,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_position_embeddings=64,
         eos_token_id=0,
     )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder, safe_serialization=True)
+    model = transformers.LlamaForCausalLM(config)
+    # Logits are 0 for <end> and random around 0 for 96 others, so that an answer ends at its limit alone.
+    model.lm_head.weight.data[0] = 0
+    model.save_pretrained(folder, safe_serialization=True)
     return folder
 
 
@@ -56,11 +59,25 @@ def test_a_checkpoint_answers_with_its_tokens_counted(checkpoint: Path) -> None:
     first = provider.complete(ASK, max_tokens=5)
     again = provider.complete(ASK, max_tokens=5)
     assert first.text == again.text, "without a temperature the answer is the likeliest"
-    assert 1 <= first.completion_tokens <= 5
+    assert (first.finish, first.completion_tokens) == ("length", 5)
     assert first.prompt_tokens > 10
-    assert (first.finish == "length") == (first.completion_tokens == 5)
     assert not first.estimated
     assert first.model == f"policy:{checkpoint.name}", "a folder's name and not its path"
+
+
+def test_an_answer_that_ends_by_itself_is_told_from_one_that_was_cut(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    folder = tmp_path / "ending"
+    shutil.copytree(checkpoint, folder)
+    weights = safetensors.load_file(folder / "model.safetensors")
+    weights["lm_head.weight"].zero_()  # every logit is 0, and the likeliest token is the first one: <end>
+    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    ended = LocalPolicy(ModelChoice(str(folder), provider="policy")).complete(ASK, max_tokens=1)
+    assert (ended.text, ended.finish, ended.completion_tokens) == ("", "stop", 1), (
+        "an end at the limit is an end"
+    )
 
 
 def test_a_prompt_longer_than_the_checkpoint_reads_is_refused(checkpoint: Path) -> None:
