@@ -157,7 +157,10 @@ def _module_of(found: Mapping[str, Any], *, with_library: bool) -> str:
     """Inductor's module of a capture, with that of the backward behind it, whose names are then its own."""
 
     def text(part: Mapping[str, Any]) -> str:
-        return per_size(str((part["library"] if with_library else "") or part["module"]))
+        module = str((part["library"] if with_library else "") or part["module"])
+        if not module:
+            raise ProposalFailed("the compiler has no code of its own for a recurrent layer")
+        return per_size(module)
 
     forward = _CHECK.sub("", text(found))
     if not found["backward"]:

@@ -38,11 +38,13 @@ _KERNELS = (
     "gathered.py",
     "contractions.py",
     "lists.py",
+    "recurrent.py",
     "calls.py",
 )
 _REWRITING = (
     "nodes.py",
     "operations.py",
+    "recurrent.py",
     "inplace.py",
     "means.py",
     "reductions.py",
@@ -69,7 +71,7 @@ _REWRITING = (
 )
 _CALL = re.compile(
     r"\b(?:extern_kernels\.(mm|addmm|bias_addmm|bmm|baddbmm|convolution)"
-    r"|torch\.ops\.kernelwright\.(convolution|convolutions|mean_pool|max_pool|softmax|attention|decoding|distances|ranked|top|scatter|bags|count|packed|running_logsumexp|scan|gathered|contraction|sums)\.default)\("
+    r"|torch\.ops\.kernelwright\.(convolution|convolutions|mean_pool|max_pool|softmax|attention|decoding|distances|ranked|top|scatter|bags|count|packed|running_logsumexp|scan|gathered|contraction|sums|recurrent)\.default)\("
 )
 _TEXT = re.compile(r"(?<=, )'([^'\n]*)'")
 _OURS = {"bias_addmm": "addmm"}

@@ -25,6 +25,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,8 @@ def prepare_process() -> None:
         )
     # PyTorch 2.11 looks at the remainder when it rounds a pool's size, and the code would be for even sizes alone.
     torch._meta_registrations.div_rtn = operator.floordiv
+    # It would look for its weights' addresses on a GPU, which fake tensors do not have.
+    torch.nn.RNNBase.flatten_parameters = lambda self: None
     sqrt = math.sqrt  # attention scales: math.sqrt(head_dim) would otherwise specialize the head dimension
     math.sqrt = lambda value: (
         torch.sym_sqrt(value) if isinstance(value, torch.SymInt | torch.SymFloat) else sqrt(value)
@@ -244,12 +247,17 @@ def attempt(
         *parts, saved = halves(graph, len(every), len(written))
     # agent/kernels/rewriting/ as one text, where the library has kernels for the device.
     rewritten = copy.deepcopy(parts) if Path("rewriting.py").exists() else None
-    modules, library, fault = lowered(parts, every, fake_mode, settings), [""], ""
+    # Of what was traced as an operation of the library, the compiler has no code of its own.
+    is_library = any("kernelwright." in str(node.target) for node in graph.graph.nodes)
+    modules = [""] if is_library else lowered(parts, every, fake_mode, settings)
+    library, fault = [""], ""
     if rewritten is not None:
         try:
-            if sum([load(Path("rewriting.py")).rewrite(part) for part in rewritten]):
+            if sum([load(Path("rewriting.py")).rewrite(part) for part in rewritten]) or is_library:
                 library = lowered(rewritten, every, fake_mode, settings)
         except Exception as error:  # the compiler's own code stands; the fault is told
+            if is_library:
+                raise
             traceback.print_exc()
             fault = said(error)
     rows = None
@@ -405,7 +413,8 @@ def traced(
         call = {**arguments, **dict(zip(tensors, inputs, strict=True))}
         swapped = dict(zip(state, values[len(values) - len(state) :], strict=True))
         swapped |= {name: swapped[name].clone() for name in written}
-        output = torch.func.functional_call(model, swapped, tuple(call.values()))
+        with layers():
+            output = torch.func.functional_call(model, swapped, tuple(call.values()))
         if list(map(id, tree_leaves(inputs))) != list(map(id, values[: len(values) - len(state)])):
             raise NotExtractable("forward changes a list that it is given")
         outputs: list[torch.Tensor] = []
@@ -414,6 +423,8 @@ def traced(
         outputs = [one.clone() if backward and one._is_view() else one for one in outputs]
         return [*outputs, *(swapped[name].detach() for name in written)]
 
+    has_library = Path("rewriting.py").exists() and not backward
+    layers = load(Path("rewriting.py")).recurrent_layers if has_library else nullcontext
     before = attributes(model)
     leaves, layout = tree_flatten(list(tensors.values()))
     values = (*leaves, *state.values())

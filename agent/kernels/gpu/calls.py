@@ -28,6 +28,7 @@ from agent.kernels.gpu.products import (
     with_launches,
 )
 from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
+from agent.kernels.gpu.recurrent import recurrent_applies, waves
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.scans import running_logsumexp, scan
 from agent.kernels.gpu.scatters import count_applies, count_values, scatter, scatter_applies
@@ -399,6 +400,50 @@ def library_distances(x, z, euclid):
         return out if x.dim() == 3 else out[0]
     mode = "donot_use_mm_for_euclid_dist"
     return torch.cdist(x, z, 2.0 if euclid else 1.0, mode).contiguous()
+
+
+def library_recurrent(x, states, weights, has_biases, layers, bidirectional, batch_first, kind):
+    """torch.lstm, gru, rnn_tanh or rnn_relu outside training.
+
+    Returns:
+        Outputs, last hidden states and an LSTM's last cells, else an empty tensor.
+    """
+    if recurrent_applies(x, states, weights):
+        return _recurrent(x, states, weights, has_biases, bidirectional, batch_first, kind)
+    layer = torch.lstm if kind == "lstm" else torch.gru if kind == "gru" else getattr(torch, f"rnn_{kind}")
+    state = states if kind == "lstm" else states[0]
+    out = layer(x, state, weights, has_biases, layers, 0.0, False, bidirectional, batch_first)
+    return out if kind == "lstm" else (*out, x.new_empty(0))
+
+
+def _recurrent(x, states, weights, has_biases, bidirectional, batch_first, kind):
+    """The same by our kernel: layers together, or one after the other where each has two directions."""
+    x = x.transpose(0, 1) if batch_first else x
+    count, (steps, rows, _) = 4 if has_biases else 2, x.shape
+    cells = [weights[at : at + count] for at in range(0, len(weights), count)]
+    hidden, *state = (one.contiguous() for one in states)
+    ends = []
+    for first in range(0, len(cells), 2) if bidirectional else (0,):
+        some = slice(first, first + 2) if bidirectional else slice(None)
+        here = cells[some]
+        # Cells that take the layer's input, all steps of which are one product; the others take another cell's states.
+        heads, later = (here, []) if bidirectional else (here[:1], here[1:])
+        flat, given = x.reshape(steps * rows, -1), x.new_empty((len(heads), steps, rows, here[0][0].shape[0]))
+        for (w, _, *biases), out in zip(heads, given.view(len(heads), steps * rows, -1), strict=True):
+            if biases:
+                library_addmm(biases[0], flat, w.t(), out=out)
+            else:
+                library_mm(flat, w.t(), out=out)
+        into, into_bias, over, over_bias = (
+            torch.stack([one[at] for one in group]) if group and at < count else None
+            for group, at in ((later, 0), (later, 2), (here, 1), (here, 3))
+        )
+        start, end = torch.stack((hidden[some], hidden[some])), [one[some].clone() for one in state]
+        x, last = waves(given, into, into_bias, over, over_bias, start, end[0] if end else None, kind)
+        ends.append([last, *end])
+    out = x.transpose(0, 1) if batch_first else x
+    last, *end = (torch.cat(of) for of in zip(*ends, strict=True))
+    return out, last, end[0] if end else x.new_empty(0)
 
 
 def library_ranked(x, rank, nan_wins):

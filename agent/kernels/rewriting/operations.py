@@ -37,6 +37,10 @@ _LIBRARY.define(
     "bags(Tensor table, Tensor ids, Tensor offsets, Tensor? weight, bool last, bool wraps) -> Tensor"
 )
 _LIBRARY.define("sums(Tensor[] tensors, bool norm) -> Tensor")
+_LIBRARY.define(
+    "recurrent(Tensor x, Tensor[] states, Tensor[] weights, bool has_biases, int layers, bool bidirectional, bool batch_first, str kind) "
+    "-> (Tensor, Tensor, Tensor)"
+)
 _LIBRARY.define("count(Tensor out, Tensor index) -> Tensor")
 _LIBRARY.define("packed(Tensor x, Tensor[] sources, int rows, str element, int parts) -> Tensor")
 _LIBRARY.define("top(Tensor x, int taken, bool largest, bool stable) -> (Tensor, Tensor)")
@@ -193,6 +197,24 @@ def _bags(
 @torch.library.register_fake("kernelwright::sums", lib=_LIBRARY)
 def _sums(tensors: list[torch.Tensor], norm: bool) -> torch.Tensor:
     return tensors[0].new_empty((len(tensors),))
+
+
+@torch.library.register_fake("kernelwright::recurrent", lib=_LIBRARY)
+def _recurrent(
+    x: torch.Tensor,
+    states: list[torch.Tensor],
+    weights: list[torch.Tensor],
+    has_biases: bool,
+    layers: int,
+    bidirectional: bool,
+    batch_first: bool,
+    kind: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    hidden = states[0]
+    steps, rows, _ = x.transpose(0, 1).shape if batch_first else x.shape
+    out = x.new_empty((steps, rows, hidden.shape[2] * (1 + bidirectional)))
+    cells = hidden.new_empty(hidden.shape if kind == "lstm" else (0,))
+    return out.transpose(0, 1) if batch_first else out, hidden.new_empty(hidden.shape), cells
 
 
 @torch.library.register_fake("kernelwright::count", lib=_LIBRARY)

@@ -19,7 +19,7 @@ from agent.kernels.rewriting.nodes import (
 
 #: Elements of a row that are taken, of a row of which some are, and of one that one program holds.
 MOST_TAKEN = 64
-LONGEST_ROW = 1 << 20
+MOST_SORTED = 1 << 20
 MOST_COLS = 32768
 
 
@@ -38,7 +38,7 @@ def order_statistic(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
         or not x.is_contiguous()
         or x.dim() == 0
         or not isinstance(x.shape[-1], int)
-        or not 0 < x.shape[-1] <= (LONGEST_ROW if name in ("topk", "sort") else MOST_COLS)
+        or not 0 < x.shape[-1] <= (MOST_SORTED if name in ("topk", "sort") else MOST_COLS)
         or given.get("dim", None) not in (-1, x.dim() - 1)
     ):
         return False

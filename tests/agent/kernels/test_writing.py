@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 import pytest
 
@@ -50,9 +51,10 @@ def test_in_a_graph_launches_cost_less() -> None:
     ] == [1, 1, 1]
 
 
-def test_no_name_of_the_kernels_text_is_given_twice() -> None:
+@pytest.mark.parametrize("text", [kernels, rewriting_text])
+def test_no_name_of_a_joined_text_is_given_twice(text: Callable[[], str]) -> None:
     """The files become one module, where a later name takes the place of an earlier one."""
-    statements = ast.parse(kernels()).body
+    statements = ast.parse(text()).body
     names = [
         name
         for one in statements
