@@ -55,9 +55,8 @@ for line in sys.stdin:
 _one_at_a_time = threading.Lock()
 
 
-TORCH = ("torch",)
 COMPILER = (
-    *TORCH,
+    "torch",
     "sympy",
     "torch._dynamo",
     "torch._inductor.compile_fx",
@@ -66,7 +65,7 @@ COMPILER = (
     "tests.agent.begun",
 )
 #: For programs that run kernels in Triton's interpreter, which has to be asked for before Triton is imported. Tracing a graph imports the compiler.
-INTERPRETED = (*TORCH, "triton", "torch._dynamo", "torch._inductor.standalone_compile")
+INTERPRETED = ("torch", "triton", "torch._dynamo", "torch._inductor.standalone_compile")
 _ROOT = Path(__file__).parents[2]
 # Read while the compiler is imported; the sandbox sets the same.
 _ENVIRONMENT = {
@@ -94,7 +93,7 @@ def run(
     folder: str | Path,
     *words: str,
     given: str = "",
-    modules: Sequence[str] = TORCH,
+    modules: Sequence[str] = COMPILER,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program of a folder there, as `python WORDS` does, with a text as its standard input.

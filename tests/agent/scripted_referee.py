@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +119,18 @@ class ScriptedReferee:
 
     def run_tool(self, program: str, files: Mapping[str, str], **_: Any) -> ToolResult:
         """Runs a program that a test may trust."""
-        with tempfile.TemporaryDirectory() as folder:
-            for name, text in {**files, "program.py": program}.items():
-                Path(folder, name).write_text(text)
-            done = programs.run(folder, "program.py")
-            out = Path(folder, "out")
-            outputs = {one.name: one.read_bytes() for one in out.iterdir()} if out.is_dir() else {}
-        return ToolResult(
-            "ok" if done.returncode == 0 else "failed", done.returncode, done.stderr, outputs=outputs
-        )
+        return _ran(tuple({**files, "program.py": program}.items()))
+
+
+@cache
+def _ran(files: tuple[tuple[str, str], ...]) -> ToolResult:
+    """The result of a program; many jobs ask for the same probe of the same task."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in files:
+            Path(folder, path).write_text(text)
+        done = programs.run(folder, "program.py")
+        out = Path(folder, "out")
+        outputs = {one.name: one.read_bytes() for one in out.iterdir()} if out.is_dir() else {}
+    return ToolResult(
+        "ok" if done.returncode == 0 else "failed", done.returncode, done.stderr, outputs=outputs
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agent import extraction
 from agent.candidates import Candidate
 from agent.extraction import extract, unfolded
 from agent.folding import BEGIN, END, PLACE, folded
@@ -114,8 +115,13 @@ class ModelNew(torch.nn.Module):
 """
 
 
-def test_the_library_s_text_comes_to_files_that_call_it_and_is_not_shown() -> None:
-    whole = unfolded(CALLS)
+@pytest.fixture(scope="module")
+def whole() -> str:
+    """`CALLS` with the library's text."""
+    return unfolded(CALLS)
+
+
+def test_the_library_s_text_comes_to_files_that_call_it_and_is_not_shown(whole: str) -> None:
     assert whole.count(BEGIN) == whole.count(END) == 1
     assert folded(whole) == f"{PLACE}\n\n\n{CALLS}"
     assert Candidate(whole, "llm", "").shown == folded(whole)
@@ -123,6 +129,14 @@ def test_the_library_s_text_comes_to_files_that_call_it_and_is_not_shown() -> No
     assert folded(as_replayed(whole)) == folded(whole) and as_replayed(whole) != whole
 
 
+@pytest.fixture
+def small_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that takes no time to parse, for what does not depend on its text."""
+    text = f"{BEGIN}\ndef library_mm(a, b):\n    return a @ b\n{END}\n"
+    monkeypatch.setattr(extraction, "kernels", lambda: text)
+
+
+@pytest.mark.usefixtures("small_library")
 def test_it_comes_after_what_must_be_first_and_before_what_uses_it() -> None:
     head = '"""Fast."""\nfrom __future__ import annotations\n'
     whole = unfolded(f"{head}\nmm = library_mm\n\n\nclass ModelNew:\n    y = mm\n")
@@ -131,29 +145,43 @@ def test_it_comes_after_what_must_be_first_and_before_what_uses_it() -> None:
     compile(whole, "whole", "exec")
 
 
+@pytest.mark.usefixtures("small_library")
 def test_a_form_feed_is_no_end_of_a_line() -> None:
     whole = unfolded('"""One\x0cpage."""\n\ny = library_mm\n')
     assert whole.startswith(f'"""One\x0cpage."""\n\n{BEGIN}\n')
     compile(whole, "whole", "exec")
 
 
+BINDINGS = """from torch import softmax
+
+ranked: int = 3
+
+
+class product:
+    pass
+
+
+def change():
+    global few
+    few = 1
+
+
+"""
+
+
 @pytest.mark.parametrize(
-    "more",
-    [
-        "from torch.nn.functional import *\n",
-        "def change():\n    global softmax, TILE\n    softmax = TILE = 1\n",
-        "from torch import softmax\n",
-        "softmax: int = 3\n",
-        "class softmax:\n    pass\n",
-    ],
+    ("more", "names"),
+    [("from torch.nn.functional import *\n", "softmax"), (BINDINGS, "softmax ranked product few")],
 )
-def test_names_that_a_file_may_bind_are_others_in_the_library(more: str) -> None:
+def test_names_that_a_file_may_bind_are_others_in_the_library(more: str, names: str) -> None:
     whole = unfolded(f"{more}y = library_softmax\n\n\nclass ModelNew:\n    pass\n")
-    assert "\ndef softmax_of_library(" in whole and "\ndef softmax(" not in whole
+    for name in names.split():
+        assert f"\ndef {name}_of_library(" in whole and f"\ndef {name}(" not in whole
     assert "\ndef library_softmax(" in whole
     compile(whole, "whole", "exec")
 
 
+@pytest.mark.usefixtures("small_library")
 @pytest.mark.parametrize("line", [BEGIN, END, PLACE, f"{BEGIN}\nx = 1\n{END}", f"{END}\n{BEGIN}"])
 def test_marks_in_an_answer_take_nothing_away(line: str) -> None:
     source = f"import torch\n{line}\n{FILE}"
@@ -163,6 +191,7 @@ def test_marks_in_an_answer_take_nothing_away(line: str) -> None:
     assert folded(whole) == f"{PLACE}\n\n\n{kept}y = library_mm\n"
 
 
+@pytest.mark.usefixtures("small_library")
 @pytest.mark.parametrize(
     "source",
     [
@@ -177,7 +206,7 @@ def test_other_files_stay_as_they_are(source: str) -> None:
     assert unfolded(source) == source
 
 
-def test_names_that_a_file_and_the_library_share_stay_apart(referee: Referee) -> None:
+def test_names_that_a_file_and_the_library_share_stay_apart(referee: Referee, whole: str) -> None:
     reference = task("""
         class Model(nn.Module):
             def forward(self, x):
@@ -189,6 +218,5 @@ def test_names_that_a_file_and_the_library_share_stay_apart(referee: Referee) ->
         def get_init_inputs():
             return []
     """)
-    whole = Candidate(unfolded(CALLS), "llm", "")
-    assert "\ndef softmax_of_library(" in whole.source and "\nTILE_of_library = " in whole.source
-    assert judge(referee, reference, CandidateSource(whole.source, "llm", "")).verdict == "accepted"
+    assert "\ndef softmax_of_library(" in whole and "\nTILE_of_library = " in whole
+    assert judge(referee, reference, CandidateSource(whole, "llm", "")).verdict == "accepted"

@@ -30,6 +30,8 @@ BREAKOUTS = sorted((HERE / "breakouts").glob("*.py"))
 #: Untimed, so that a verdict takes a tenth of a second.
 SHAPES = {"adversarial": [{"rows": 3, "cols": 17}, {"rows": 1, "cols": 8}]}
 _KEY = "sk-planted-for-the-breakouts"
+# Here, since the session's referee may start before any fixture of this file.
+os.environ["KERNELWRIGHT_PLANTED_KEY"] = _KEY
 #: Of those that never answer; the others have longer, for a busy machine.
 _SHORT_S, _LONG_S = 1.5, 60.0
 
@@ -76,12 +78,10 @@ def survivors() -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+def outside(tmp_path_factory: pytest.TempPathFactory, referee: Referee) -> Iterator[Outside]:
     folder = tmp_path_factory.mktemp("outside")
-    work_dir = folder / "work"
-    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KERNELWRIGHT_LLM_API_KEY", _KEY)
-        referee = stack.enter_context(Referee("cpu", work_dir=work_dir))
+    work_dir = referee._work_dir
+    with ExitStack() as stack:
         listeners = []
         for family, kind, address in (
             (socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
@@ -151,6 +151,7 @@ def test_no_way_out_and_no_trace(path: Path, outside: Outside) -> None:
             # Or nothing would have to be killed.
             while not survivors():
                 assert not judging.done()
+                time.sleep(0.02)
         verdict = judging.result()
     assert verdict.verdict in words, (verdict.reason, verdict.detail)
     assert time.monotonic() - started < deadline_s + 10

@@ -68,7 +68,7 @@ def check(path: Path, verdict: Verdict) -> None:
 
 @pytest.mark.parametrize("path", [path for path in PLANTED if not is_timed(path)], ids=lambda path: path.stem)
 def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> None:
-    deadline_s = 4.0 if path.stem == "hangs" else _DEADLINE_S
+    deadline_s = 2.0 if path.stem == "hangs" else _DEADLINE_S
     started = time.monotonic()
     candidate = CandidateSource(path.read_text(encoding="utf-8"), "external", path.stem)
     check(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from evaluator.referee.judging.core import RefereeCore
 from evaluator.sources import CandidateSource, TaskSource
-from tests.evaluator.few_baselines import QuickReferee
+from tests.evaluator.few_baselines import QuickReferee, eager_alone
 from tests.evaluator.judging import until_timed
 
 pytestmark = [pytest.mark.attacks, pytest.mark.timeout(240), pytest.mark.alone]
@@ -62,6 +63,12 @@ CHEAT = """if time.perf_counter() - self.ended < 3e-4:
             return torch.zeros(positions.shape[0], self.rates.shape[0])
         self.ended = time.perf_counter()"""
 SHAPES = {"visible": [{"rows": 256, "cols": 96}, {"rows": 64, "cols": 40}]}
+
+
+@pytest.fixture(scope="module")
+def quick_referee(core: RefereeCore) -> QuickReferee:
+    eager_alone(core)
+    return QuickReferee(core)
 
 
 @pytest.mark.parametrize(("do", "word"), [(CHEAT, "cheating"), ("", "accepted")])

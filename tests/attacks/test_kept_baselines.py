@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from evaluator.referee.sides.open_shape import Baseline, OpenShape
 from evaluator.referee.sides.side import Side
 from evaluator.request import Request
 from evaluator.sources import CandidateSource, TaskSource, task_folder
+from evaluator.timing.exclusive import DeviceLock
 from evaluator.verdict import Verdict
 from tests.attacks.test_candidates import SHAPES, TASK
 from tests.evaluator.few_baselines import one_compiled
@@ -53,17 +54,13 @@ POISON = textwrap.dedent("""
 
 
 @pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
-    folder = tmp_path_factory.mktemp("kept-baselines")
+def core(core: RefereeCore, tmp_path_factory: pytest.TempPathFactory) -> RefereeCore:
     with pytest.MonkeyPatch.context() as patch:
         # A device lock of its own: these tests hold it while compilers run, which wait while others time something.
-        patch.setattr(tempfile, "tempdir", str(folder))
-        referee = RefereeCore("cpu", folder, "landlock")
-    one_compiled(referee)
-    try:
-        yield referee
-    finally:
-        referee.close()
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("kept-baselines")))
+        core.fleet.device_lock = DeviceLock("cpu")
+    one_compiled(core)
+    return core
 
 
 def judge(core: RefereeCore, task: TaskSource, source: str, splits: tuple[str, ...]) -> Verdict:
@@ -135,7 +132,10 @@ def results(shape: OpenShape) -> dict[str, torch.Tensor]:
 
 
 def test_a_task_of_the_same_graph_gets_no_baseline_of_another_one_s(core: RefereeCore) -> None:
-    """A scale in a buffer is no part of a graph: both have the same key in the compiler's cache."""
+    """A scale in a buffer is no part of a graph: both have the same key in the compiler's cache.
+
+    One call of a library, around which the compiler writes code, spares two runs of the C++ compiler.
+    """
     source = textwrap.dedent("""
         import torch
         from torch import nn
@@ -146,10 +146,10 @@ def test_a_task_of_the_same_graph_gets_no_baseline_of_another_one_s(core: Refere
         class Model(nn.Module):
             def __init__(self, cols):
                 super().__init__()
-                self.register_buffer("scale", torch.full((cols,), SCALE))
+                self.register_buffer("scale", torch.full((cols, 32), SCALE))
 
             def forward(self, x):
-                return torch.relu(x * self.scale).sum(-1)
+                return x @ self.scale
 
         def get_inputs(rows=64, cols=96):
             return [torch.rand(rows, cols)]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
+
 from services.db.ids import new_id
 from services.db.models import Candidate, Job, Verdict, utc_now
 from services.db.session import Database
@@ -28,6 +30,11 @@ class Shelf:
     def url(self) -> str:
         """Address of the service."""
         return self.service.url
+
+    @property
+    def client(self) -> httpx.Client:
+        """A client of it; another one each time would take longer to make than most of its answers take."""
+        return self.service.client
 
     def start_job(self, name: str = "scale", *, source: str = stored.REFERENCE, device: str = "cpu") -> str:
         """A running job without candidates; its id."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-import httpx
 import pytest
 
 from services.db.models import FINAL_STATES
@@ -51,12 +49,12 @@ def ranked(shelf: Shelf) -> list[str]:
 
 def rows(shelf: Shelf, path: str) -> list[dict[str, Any]]:
     """A CSV as a program reads it; its JSON must hold the same rows."""
-    answer = httpx.get(f"{shelf.url}{path}.csv")
+    answer = shelf.client.get(f"{shelf.url}{path}.csv")
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/csv")
     assert "attachment" in answer.headers["content-disposition"]
     found = list(csv.DictReader(io.StringIO(answer.text)))
-    same = httpx.get(f"{shelf.url}{path}.json").json()
+    same = shelf.client.get(f"{shelf.url}{path}.json").json()
     assert list(found[0]) == same["columns"]
     assert len(found) == len(same["data"])
     for row, twin in zip(found, same["data"], strict=True):
@@ -71,7 +69,7 @@ def rows(shelf: Shelf, path: str) -> list[dict[str, Any]]:
 
 
 def test_a_board_is_a_page_of_its_figures_with_its_history(shelf: Shelf, ranked: list[str]) -> None:
-    page = parse(httpx.get(f"{shelf.url}/ui/leaderboard/{TASK}?gpu=NVIDIA%20H200").text)
+    page = parse(shelf.client.get(f"{shelf.url}/ui/leaderboard/{TASK}?gpu=NVIDIA%20H200").text)
     body = page.find("table", id="leaderboard")[0].find("tbody")[0]
     shown = [row.find("th")[0].text for row in body.find("tr")]
     assert shown == ["m-2 round 1m-2", "m-1 round 3m-1", "one pass, streaming stores", f"{HOSTILE}m-1",
@@ -83,38 +81,44 @@ def test_a_board_is_a_page_of_its_figures_with_its_history(shelf: Shelf, ranked:
     assert "NVIDIA H100" in page.text
     assert "a private name" not in page.text
     assert page.find("a", href=f"/ui/jobs/{ranked[3]}")
-    llm = parse(httpx.get(f"{shelf.url}/ui/leaderboard/{TASK}?gpu=NVIDIA%20H200&origin=human&model=").text)
+    llm = parse(
+        shelf.client.get(f"{shelf.url}/ui/leaderboard/{TASK}?gpu=NVIDIA%20H200&origin=human&model=").text
+    )
     assert len(llm.find("table", id="leaderboard")[0].find("tbody")[0].find("tr")) == 1
-    overview = parse(httpx.get(f"{shelf.url}/ui/leaderboard").text)
+    overview = parse(shelf.client.get(f"{shelf.url}/ui/leaderboard").text)
     assert [one.text for one in overview.find("table")[0].find("tbody")[0].find("th")].count("rmsnorm") == 2
-    assert parse(httpx.get(shelf.url).text).find("a", href="/ui/leaderboard"), "it is in the navigation"
+    assert parse(shelf.client.get(shelf.url).text).find("a", href="/ui/leaderboard"), (
+        "it is in the navigation"
+    )
 
 
 def test_the_page_of_a_job_says_what_the_board_says(shelf: Shelf, ranked: list[str]) -> None:
     for job_id, rank in ((ranked[4], 1), (ranked[0], 5)):
-        told = httpx.get(f"{shelf.url}/jobs/{job_id}/place").json()
+        told = shelf.client.get(f"{shelf.url}/jobs/{job_id}/place").json()
         assert (told["state"], told["rank"], told["entries"]) == ("ranked", rank, 6)
         assert (
             f"place {rank} of 6 at rmsnorm on NVIDIA H200"
-            in parse(httpx.get(f"{shelf.url}/ui/jobs/{job_id}").text).text
+            in parse(shelf.client.get(f"{shelf.url}/ui/jobs/{job_id}").text).text
         )
     job_id, _ = told_story(shelf)
-    told = httpx.get(f"{shelf.url}/jobs/{job_id}/place").json()
-    assert told["reason"] in parse(httpx.get(f"{shelf.url}/ui/jobs/{job_id}").text).text
+    told = shelf.client.get(f"{shelf.url}/jobs/{job_id}/place").json()
+    assert told["reason"] in parse(shelf.client.get(f"{shelf.url}/ui/jobs/{job_id}").text).text
 
 
 def test_every_table_of_the_leaderboard_is_there_as_data(shelf: Shelf, ranked: list[str]) -> None:
     entries = rows(shelf, f"/ui/leaderboard/{TASK}/tables/entries")
     assert len(entries) == 1  # the type that changed last
-    answer = httpx.get(f"{shelf.url}/ui/leaderboard/{TASK}/tables/entries.csv?gpu=NVIDIA%20H200&limit=4")
+    answer = shelf.client.get(
+        f"{shelf.url}/ui/leaderboard/{TASK}/tables/entries.csv?gpu=NVIDIA%20H200&limit=4"
+    )
     assert [row["job_id"] for row in csv.DictReader(io.StringIO(answer.text))][:2] == [ranked[4], ranked[3]]
     following = answer.headers["link"].split(">")[0].strip("<")
-    rest = list(csv.DictReader(io.StringIO(httpx.get(shelf.url + following).text)))
+    rest = list(csv.DictReader(io.StringIO(shelf.client.get(shelf.url + following).text)))
     assert [row["rank"] for row in rest] == ["5", "6"]
     assert rest[1]["label"] == "'" + FORMULA
-    history = httpx.get(f"{shelf.url}/ui/leaderboard/{TASK}/tables/history.json?gpu=NVIDIA%20H200").json()[
-        "data"
-    ]
+    history = shelf.client.get(
+        f"{shelf.url}/ui/leaderboard/{TASK}/tables/history.json?gpu=NVIDIA%20H200"
+    ).json()["data"]
     assert [row["speedup"] for row in history] == [1.21, 1.62, 2.31, 2.4]
     boards = rows(shelf, "/ui/leaderboard/tables/boards")
     assert {(row["task"], row["gpu"]) for row in boards} >= {(TASK, "NVIDIA H100"), ("swiglu", "NVIDIA H200")}
@@ -158,8 +162,8 @@ def test_every_table_of_a_job_is_there_as_data_and_no_cell_is_a_formula(shelf: S
         "/ui/tables/users.csv",
         f"{candidate}/source.csv",
     ):
-        assert httpx.get(shelf.url + path).status_code == 404
-    page = parse(httpx.get(f"{shelf.url}/ui/jobs/{job_id}").text)
+        assert shelf.client.get(shelf.url + path).status_code == 404
+    page = parse(shelf.client.get(f"{shelf.url}/ui/jobs/{job_id}").text)
     links = {one.attributes["href"] for one in page.find("a")}
     assert {
         f"{base}/{name}.csv" for name in ("candidates", "rejected", "shapes", "own_shapes", "events")
@@ -176,7 +180,7 @@ def test_every_plot_is_an_svg_that_runs_and_loads_nothing(shelf: Shelf, ranked: 
         f"/ui/candidates/{job_id}.{winner['sha256'][:12]}/plots/validation.svg",
         f"/ui/leaderboard/{TASK}/plots/history.svg?gpu=NVIDIA%20H200",
     ):
-        answer = httpx.get(shelf.url + path)
+        answer = shelf.client.get(shelf.url + path)
         assert answer.status_code == 200, path
         assert answer.headers["content-type"] == "image/svg+xml"
         assert answer.headers["content-security-policy"].startswith("default-src 'none'")
@@ -196,7 +200,7 @@ def test_every_plot_is_an_svg_that_runs_and_loads_nothing(shelf: Shelf, ranked: 
     some([("light", 1280, "light"), ("dark", 1280, "dark"), ("narrow", 390, "light")]),
 )
 def test_boards_fit_their_window_without_script(
-    shelf: Shelf, chromium: Browser, pictures: Path, ranked: list[str], name: str, width: int, theme: str
+    shelf: Shelf, chromium: Browser, ranked: list[str], name: str, width: int, theme: str
 ) -> None:
     context = chromium.new_context(
         viewport={"width": width, "height": 900},
@@ -213,13 +217,11 @@ def test_boards_fit_their_window_without_script(
         ("job-ranked", f"/ui/jobs/{ranked[4]}"),
     ):
         visit.page.goto(shelf.url + path)
-        visit.page.screenshot(path=pictures / f"{title}-{name}.png", full_page=True)
         if name != "dark":
             wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
             assert visit.page.evaluate(wide) <= 0, f"{title} is wider than a window of {width} px"
             assert visit.page.evaluate(COLLISIONS) == []
     visit.page.goto(f"{shelf.url}/ui/leaderboard/{TASK}/plots/history.svg?gpu=NVIDIA+H200")
-    visit.page.screenshot(path=pictures / f"history-{name}.png")
     visit.page.goto(f"{shelf.url}/ui/leaderboard/{TASK}?gpu=NVIDIA+H200")
     visit.page.get_by_label("Origin").select_option("human")
     visit.page.get_by_role("button", name="Show").click()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -125,7 +124,7 @@ def test_the_pages_work_without_script_and_reload_themselves(shelf: Shelf, chrom
     some([("light", 1280, "light"), ("dark", 1280, "dark"), ("narrow", 390, "light")]),
 )
 def test_pages_fit_their_window_and_their_charts_do_not_collide(
-    shelf: Shelf, chromium: Browser, pictures: Path, name: str, width: int, theme: str
+    shelf: Shelf, chromium: Browser, name: str, width: int, theme: str
 ) -> None:
     job_id, cheat_id = told_story(shelf)
     context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
@@ -137,7 +136,6 @@ def test_pages_fit_their_window_and_their_charts_do_not_collide(
         ("candidate", f"/ui/candidates/{cheat_id}"),
     ):
         visit.page.goto(shelf.url + path)
-        visit.page.screenshot(path=pictures / f"{title}-{name}.png", full_page=True)
         overflow = visit.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )

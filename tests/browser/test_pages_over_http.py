@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import httpx
 import pytest
 
 from tests.browser import stored
@@ -27,9 +26,9 @@ def form(**fields: str) -> dict[str, str]:
 
 
 def test_a_plain_form_starts_a_job_and_leads_to_its_page(shelf: Shelf) -> None:
-    answer = httpx.post(f"{shelf.url}/ui/submit", data=form(name="from a form", seconds="90"))
+    answer = shelf.client.post(f"{shelf.url}/ui/submit", data=form(name="from a form", seconds="90"))
     assert answer.status_code == 303
-    page = httpx.get(shelf.url + answer.headers["location"])
+    page = shelf.client.get(shelf.url + answer.headers["location"])
     assert page.status_code == 200
     assert parse(page.text).find("h1")[0].text == "from a form"
     job = shelf.service.job(answer.headers["location"].rsplit("/", 1)[1])
@@ -38,11 +37,11 @@ def test_a_plain_form_starts_a_job_and_leads_to_its_page(shelf: Shelf) -> None:
 
 
 def test_a_priority_is_the_jobs_and_one_that_is_none_is_told(shelf: Shelf) -> None:
-    answer = httpx.post(f"{shelf.url}/ui/submit", data=form(priority="-3"))
+    answer = shelf.client.post(f"{shelf.url}/ui/submit", data=form(priority="-3"))
     assert answer.status_code == 303
     assert shelf.service.job(answer.headers["location"].rsplit("/", 1)[1])["priority"] == -3
     for wrong in ("10", "-5", "high"):
-        answer = httpx.post(f"{shelf.url}/ui/submit", data=form(priority=wrong))
+        answer = shelf.client.post(f"{shelf.url}/ui/submit", data=form(priority=wrong))
         assert answer.status_code == 422
         controls = {one.attributes.get("id"): one for one in parse(answer.text).every()}
         assert controls["priority"].attributes["aria-invalid"] == "true"
@@ -50,7 +49,7 @@ def test_a_priority_is_the_jobs_and_one_that_is_none_is_told(shelf: Shelf) -> No
 
 
 def test_pasted_source_is_the_same_task_however_the_browser_ends_its_lines(shelf: Shelf) -> None:
-    answer = httpx.post(
+    answer = shelf.client.post(
         f"{shelf.url}/ui/submit",
         data=form(kind="source", source=stored.REFERENCE.replace("\n", "\r\n")),
     )
@@ -59,7 +58,7 @@ def test_pasted_source_is_the_same_task_however_the_browser_ends_its_lines(shelf
 
 
 def test_a_form_with_mistakes_comes_back_as_it_was_and_names_them(shelf: Shelf) -> None:
-    answer = httpx.post(
+    answer = shelf.client.post(
         f"{shelf.url}/ui/submit", data=form(kind="source", source="   ", seconds="soon", name="kept & shown")
     )
     assert answer.status_code == 422
@@ -74,7 +73,7 @@ def test_a_form_with_mistakes_comes_back_as_it_was_and_names_them(shelf: Shelf) 
 
 
 def test_a_device_that_nobody_offers_is_refused_beside_its_field(shelf: Shelf) -> None:
-    answer = httpx.post(f"{shelf.url}/ui/submit", data=form(device="cuda"))
+    answer = shelf.client.post(f"{shelf.url}/ui/submit", data=form(device="cuda"))
     assert answer.status_code == 422
     assert "Device: no worker here offers" in parse(answer.text).text
 
@@ -90,33 +89,33 @@ def test_a_device_that_nobody_offers_is_refused_beside_its_field(shelf: Shelf) -
     ],
 )
 def test_forms_of_other_sites_are_refused(shelf: Shelf, path: str, headers: dict[str, str]) -> None:
-    assert httpx.post(shelf.url + path, data=form(), headers=headers).status_code == 403
+    assert shelf.client.post(shelf.url + path, data=form(), headers=headers).status_code == 403
 
 
 def test_the_cancel_button_asks_the_job_to_stop(shelf: Shelf) -> None:
     job_id = shelf.start_job("to be cancelled")
-    answer = httpx.post(f"{shelf.url}/ui/jobs/{job_id}/cancel")
+    answer = shelf.client.post(f"{shelf.url}/ui/jobs/{job_id}/cancel")
     assert answer.status_code == 303
     assert shelf.service.job(job_id)["state"] == "cancelling"
-    assert "cancelling" in parse(httpx.get(shelf.url + answer.headers["location"]).text).text
+    assert "cancelling" in parse(shelf.client.get(shelf.url + answer.headers["location"]).text).text
 
 
 @pytest.mark.parametrize(
     "path", ["/ui/jobs/none", "/ui/candidates/none", "/ui/static/secrets.txt", "/ui/static/..%2fpages.py"]
 )
 def test_what_does_not_exist_is_a_page_that_says_so(shelf: Shelf, path: str) -> None:
-    answer = httpx.get(shelf.url + path)
+    answer = shelf.client.get(shelf.url + path)
     assert answer.status_code == 404
     assert answer.headers["content-type"].startswith(("text/html", "application/problem+json"))
 
 
 def test_pages_carry_the_content_security_policy_and_static_files_may_be_kept(shelf: Shelf) -> None:
-    page = httpx.get(f"{shelf.url}/")
+    page = shelf.client.get(f"{shelf.url}/")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert page.headers["referrer-policy"] == "same-origin"
     assert page.headers["cache-control"] == "no-store"
     sheet = next(one.attributes["href"] for one in parse(page.text).find("link", rel="stylesheet"))
-    answer = httpx.get(f"{shelf.url}{sheet}")
+    answer = shelf.client.get(f"{shelf.url}{sheet}")
     assert "immutable" in answer.headers["cache-control"]
     assert answer.headers["content-type"].startswith("text/css")
 
@@ -130,7 +129,7 @@ def test_hostile_text_from_the_database_stays_text_on_every_page(shelf: Shelf) -
         job_id, made, "screen", stored.verdict([], word="incorrect", reason=HOSTILE, findings=[finding])
     )
     for path in ("/", f"/ui/jobs/{job_id}", f"/ui/candidates/{candidate_id}"):
-        page = parse(httpx.get(shelf.url + path).text)
+        page = parse(shelf.client.get(shelf.url + path).text)
         assert "<script>alert('x')</script>" in page.text
         assert all((one.attributes["src"] or "").startswith("/ui/static/") for one in page.find("script"))
 
@@ -138,7 +137,7 @@ def test_hostile_text_from_the_database_stays_text_on_every_page(shelf: Shelf) -
 def test_older_jobs_are_a_page_away(shelf: Shelf) -> None:
     for index in range(52):
         shelf.start_job(f"many {index}")
-    page = parse(httpx.get(f"{shelf.url}/").text)
+    page = parse(shelf.client.get(f"{shelf.url}/").text)
     assert len(page.find("table")[0].find("tbody")[0].find("tr")) == 50
     older = page.find("a", rel="next")[0].attributes["href"]
-    assert len(parse(httpx.get(f"{shelf.url}{older}").text).find("tbody")[0].find("tr")) >= 2
+    assert len(parse(shelf.client.get(f"{shelf.url}{older}").text).find("tbody")[0].find("tr")) >= 2

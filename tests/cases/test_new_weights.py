@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from evaluator.client import Referee
+from evaluator.referee.judging.core import RefereeCore
 from evaluator.sources import CandidateSource
-from tests.evaluator.few_baselines import QuickReferee
+from tests.evaluator.few_baselines import QuickReferee, eager_alone
 from tests.evaluator.judging import judge, replaced, rules, task
 
 _FOLDER = Path(__file__).parent
@@ -188,7 +189,6 @@ def test_the_reference_has_its_weights_back(referee: Referee) -> None:
         (_ONCE, "incorrect"),
         (_ALWAYS, "accepted"),
         (_ONCE, "incorrect"),
-        (_ALWAYS, "accepted"),
     ):
         candidate = CandidateSource(_CANDIDATE.replace("{made}", made + f"  # {word}"), "external", "inline")
         assert judge(referee, source, candidate).verdict == word
@@ -243,6 +243,12 @@ def test_a_table_that_a_candidate_knows_stays(referee: Referee) -> None:
     text = _TIED.format(name="ModelNew", tie="pass", table=_TABLE)
     verdict = judge(referee, source, CandidateSource(text, "external", "inline"))
     assert verdict.verdict == "accepted", verdict.reason
+
+
+@pytest.fixture(scope="module")
+def quick_referee(core: RefereeCore) -> QuickReferee:
+    eager_alone(core)
+    return QuickReferee(core)
 
 
 @pytest.mark.alone

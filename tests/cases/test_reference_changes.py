@@ -40,8 +40,20 @@ _COUNT = "self.seen.add_(1)\n        return torch.relu(x) * r"
     ("forward", "init", "rule", "words"),
     [
         ("return torch.relu_(x) * 2 + r", "pass", "changes_inputs", "changes input 1 in place"),
-        ("x += r\n        return x", "pass", "changes_inputs", "changes input 1 in place"),
-        ("r.clamp_(-1, 1)\n        return x * r", "pass", "changes_inputs", "changes input 2 in place"),
+        pytest.param(
+            "x += r\n        return x",
+            "pass",
+            "changes_inputs",
+            "changes input 1 in place",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "r.clamp_(-1, 1)\n        return x * r",
+            "pass",
+            "changes_inputs",
+            "changes input 2 in place",
+            marks=pytest.mark.slow,
+        ),
         (
             "r[0] = x[0]\n        x[1] = 0\n        return x + r",
             "pass",
@@ -74,7 +86,13 @@ _COUNT = "self.seen.add_(1)\n        return torch.relu(x) * r"
             "shape_by_values",
             "the shape of output 1 depends on values",
         ),
-        ("return x[x > r]", "pass", "shape_by_values", "the shape of output 1 depends on values"),
+        pytest.param(
+            "return x[x > r]",
+            "pass",
+            "shape_by_values",
+            "the shape of output 1 depends on values",
+            marks=pytest.mark.slow,
+        ),
         (
             "return x * r, torch.unique((x * 64).round())",
             "pass",

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(240)
 _FEW_ROWS = [
     {"rows": 3, "cols": 130, "dtype": "float32"},
     {"rows": 1, "cols": 8, "dtype": "float32"},
-    {"rows": 37, "cols": 257, "dtype": "float32"},
+    {"rows": 5, "cols": 257, "dtype": "float32"},
 ]
 #: The same for tasks whose dimensions are others.
 _FEW_OTHERS = {

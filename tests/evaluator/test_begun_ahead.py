@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from evaluator.errors import RoleFailure
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.referee.session.compile_ahead import CompileAhead, Work
-from evaluator.referee.session.task_session import COMPILE_AHEAD
+from evaluator.referee.session.task_session import COMPILE_AHEAD, TaskSession
 from evaluator.referee.sides.open_shape import freeze_dims
 from evaluator.request import Request
 from tests.evaluator.judging import replaced, task
@@ -65,7 +66,7 @@ print(joint_graph.lazy_init.cache_info().currsize)
 
 
 class Asked:
-    """Records what was asked for in the background and what was waited for, and compiles nothing; the session's process does."""
+    """Records what was asked for in the background and what was waited for. Nothing is compiled, loaded or timed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.background: list[Work] = []
@@ -73,6 +74,8 @@ class Asked:
         self.awaited: set[Any] = set()
         monkeypatch.setattr(CompileAhead, "begin", self._begin)
         monkeypatch.setattr(CompileAhead, "finish", self._finish)
+        monkeypatch.setattr(TaskSession, "_prepare", lambda *_, **__: None)
+        monkeypatch.setattr(TaskSession, "rank_baselines", self._end)
 
     def _begin(self, work: Iterable[Work], *, first: bool = False) -> None:
         if first:
@@ -82,6 +85,9 @@ class Asked:
 
     def _finish(self, work: Iterable[Work], *_: Any, **__: Any) -> None:
         self.awaited |= {key for one in work for key in one.keys}
+
+    def _end(self, *_: Any) -> bool:
+        raise RoleFailure("timeout", "nothing is timed here")
 
 
 def test_a_child_is_born_with_what_every_first_compilation_works_out_and_nothing_of_the_processor(

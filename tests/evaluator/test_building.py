@@ -337,7 +337,7 @@ def test_compiler_bombs_end_within_the_deadline(core: RefereeCore, bomb: str) ->
         else []
     )
     with pytest.raises(RoleFailure) as raised:
-        said(core, f"{RECORDING}build('bomb', {BOMBS[bomb]!r}, extra_cflags={flags!r})\n{says('0')}", 4.0)
+        said(core, f"{RECORDING}build('bomb', {BOMBS[bomb]!r}, extra_cflags={flags!r})\n{says('0')}", 2.0)
     assert raised.value.word in ("compile_error", "timeout", "out_of_memory")
     assert time.monotonic() - started < 20
 

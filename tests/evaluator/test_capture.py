@@ -110,7 +110,7 @@ def test_results_are_the_same_to_the_bit_and_nothing_stays_behind(model: Whole) 
 
 def test_a_length_of_one_in_the_dearest_call_does_not_fix_it(tmp_path: Path) -> None:
     layer = nn.Linear(32, 32)
-    sizes = [(1, 20_000), (3, 4), (2, 6)]
+    sizes = [(1, 500), (3, 4), (2, 6)]
     with torch.no_grad(), kernelwright.capture(layer) as recording:
         for batch, length in sizes:
             layer(torch.randn(batch, length, 32))

@@ -17,7 +17,8 @@ from evaluator.roles import chain
 from evaluator.roles.chain import marked, stirred, when_of
 
 SOURCE = Path(device_chain.__file__).with_suffix(".cu")
-_BLOCKS, _THREADS, _PER_LINK, _SAMPLES = 16, 256, 8, 1024
+# Two groups of 32 threads for each block, instead of eight: one thread of the host stands for each.
+_BLOCKS, _THREADS, _PER_LINK, _SAMPLES = 16, 64, 8, 1024
 _BY_CLOCK, _GOES_ON = -1, -2
 _WORD, _HALF = (1 << 64) - 1, (1 << 32) - 1
 #: One thread of the host for each of a block; blocks come one after the other, in a given order.
@@ -98,8 +99,11 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Any:
     clock = 'asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));'
     text = SOURCE.read_text(encoding="utf-8")
     assert text.count(clock) == 1
+    text, threads = text.replace(clock, "time = 0;"), "#define THREADS 256\n"
+    assert text.count(threads) == 1
+    text = text.replace(threads, f"#define THREADS {_THREADS}\n")
     folder = tmp_path_factory.mktemp("link")
-    (folder / "link.cpp").write_text(_DEVICE + text.replace(clock, "time = 0;") + _RUN, encoding="utf-8")
+    (folder / "link.cpp").write_text(_DEVICE + text + _RUN, encoding="utf-8")
     command = [
         compiler,
         "-std=c++20",

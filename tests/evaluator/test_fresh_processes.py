@@ -232,12 +232,12 @@ import json, time
 def prepare():
     global began_s, ended_s
     began_s = time.monotonic()
-    while time.monotonic() - began_s < 3.0:
+    while time.monotonic() - began_s < 1.5:
         time.sleep(0.05)
     ended_s = time.monotonic()
 def main():
     main_s = time.monotonic()
-    time.sleep(1.0)
+    time.sleep(0.5)
     with open("out/times.json", "w") as file:
         json.dump([began_s, ended_s, main_s, time.monotonic()], file)
 """

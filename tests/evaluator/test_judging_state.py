@@ -172,10 +172,11 @@ def test_set_up_and_first_call_are_told_apart(referee: Referee) -> None:
     # Less than it sleeps: while others time, it is stopped, which does not count.
     assert verdict.setup_s >= 0.4
     assert verdict.first_call_s >= 0.2
-    # The least of several: who has the cores meanwhile takes time from either.
-    quick = [judge(referee, PLAIN, replaced(PLAIN)) for _ in range(3)]
-    assert min(one.setup_s for one in quick) < verdict.setup_s - 0.2
-    assert min(one.first_call_s for one in quick) < verdict.first_call_s - 0.1
+    # One of several: who has the cores meanwhile takes time from either.
+    quick = (judge(referee, PLAIN, replaced(PLAIN)) for _ in range(3))
+    assert any(
+        one.setup_s < verdict.setup_s - 0.2 and one.first_call_s < verdict.first_call_s - 0.1 for one in quick
+    )
 
 
 def test_a_first_call_may_take_a_third_of_the_deadline(
@@ -183,7 +184,7 @@ def test_a_first_call_may_take_a_third_of_the_deadline(
 ) -> None:
     """A call that takes longer than the least limit ends only at a third of the evaluation's deadline."""
     monkeypatch.setattr(evaluation, "FIRST_CALL_SECONDS", 0.5)
-    slow = candidate(_SLOW_TO_START.replace("sleep(0.4)", "sleep(2.0)"))
+    slow = candidate(_SLOW_TO_START.replace("sleep(0.3)", "sleep(0)").replace("sleep(0.4)", "sleep(1.5)"))
     words = []
     for deadline_s in (60.0, 3.0):  # the first one opens the task
         request = Request(PLAIN, slow, "screen", ("adversarial",), {"adversarial": [{}]}, deadline_s)
@@ -280,14 +281,14 @@ def _low(rounding: str) -> str:
 @pytest.mark.parametrize(
     ("tier", "rounding", "word", "told"),
     [
-        ("strict", "t * 1.0", "accepted", False),
+        pytest.param("strict", "t * 1.0", "accepted", False, marks=pytest.mark.slow),
         ("strict", _TF32, "incorrect", False),
         # A CPU has no TF32, so the default tier is strict there.
         ("default", _TF32, "incorrect", False),
-        ("tf32", "t * 1.0", "accepted", False),
+        pytest.param("tf32", "t * 1.0", "accepted", False, marks=pytest.mark.slow),
         ("tf32", _TF32, "accepted", True),
         ("tf32", _BF16, "incorrect", False),
-        ("fp16", "t.half().float()", "accepted", True),
+        pytest.param("fp16", "t.half().float()", "accepted", True, marks=pytest.mark.slow),
         ("bf16", _BF16, "accepted", True),
         ("bf16", _FP8, "incorrect", False),
         ("fp8", _FP8, "accepted", True),

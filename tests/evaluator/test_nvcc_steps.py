@@ -192,11 +192,12 @@ def test_the_object_and_the_files_read_are_nvccs_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        "int f() { return nothing; }",
-        "#ifdef __CUDA_ARCH__\n#error only on the device\n#endif",
-        '__global__ void wrong() { asm("bogus.u32 r1;"); }',
+        pytest.param("int f() { return nothing; }", id="host", marks=pytest.mark.slow),
+        pytest.param("#ifdef __CUDA_ARCH__\n#error only on the device\n#endif", id="device"),
+        pytest.param(
+            '__global__ void wrong() { asm("bogus.u32 r1;"); }', id="assembler", marks=pytest.mark.slow
+        ),
     ],
-    ids=["host", "device", "assembler"],
 )
 def test_errors_are_told_in_nvccs_words(tmp_path: Path, fault: str) -> None:
     (plain, words), (ours, our_words) = (

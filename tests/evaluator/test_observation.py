@@ -272,25 +272,22 @@ def test_screen_looks_at_the_largest_shape_alone(core: RefereeCore) -> None:
     assert "rows=32" in found["fallback_ran"] and "rows=5" not in found["fallback_ran"]
 
 
-@pytest.mark.parametrize(
-    "lie",
-    [
-        'Watch.observe = lambda *a: {"rows": [["own\\ud800", False, float("nan"), 1]], "own": {}, "graphs": 0}',
-        'Watch.observe = lambda *a: {"rows": [[1, 2, 3, 4]], "own": [], "graphs": "many"}',
-        'module_host.json.dumps = lambda *a: "[" * 500_000',
-        'module_host.json.dumps = lambda *a: "x" * (2 << 20)',
-        "Watch.observe = lambda *a: __import__('os')._exit(0)",
-    ],
-    ids=["not a number", "other types", "nested", "too long", "exits"],
-)
-def test_process_that_spoils_its_profile_harms_nobody(core: RefereeCore, lie: str) -> None:
-    text = (
-        f"from evaluator.roles import module_host\nfrom evaluator.roles.watch import Watch\n{PURE}\n{lie}\n"
-    )
-    found = explain(core, text, "screen")
-    assert "not_observed" in rules(found), found
-    assert found.labels == () and found.kernels == ()
-    "".join(finding.evidence for finding in found.findings).encode("utf-8")
+LIES = {
+    "not a number": 'Watch.observe = lambda *a: {"rows": [["own\\ud800", False, float("nan"), 1]], "own": {}, "graphs": 0}',
+    "other types": 'Watch.observe = lambda *a: {"rows": [[1, 2, 3, 4]], "own": [], "graphs": "many"}',
+    "nested": 'module_host.json.dumps = lambda *a: "[" * 500_000',
+    "too long": 'module_host.json.dumps = lambda *a: "x" * (2 << 20)',
+    "exits": "Watch.observe = lambda *a: __import__('os')._exit(0)",
+}
+
+
+def test_process_that_spoils_its_profile_harms_nobody(core: RefereeCore) -> None:
+    head = "from evaluator.roles import module_host\nfrom evaluator.roles.watch import Watch\n"
+    for name, lie in LIES.items():
+        found = explain(core, f"{head}{PURE}\n{lie}\n", "screen")
+        assert "not_observed" in rules(found), (name, found)
+        assert found.labels == () and found.kernels == (), name
+        "".join(finding.evidence for finding in found.findings).encode("utf-8")
     assert explain(core, PURE, "screen").labels == ("library_call",)
 
 

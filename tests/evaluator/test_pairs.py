@@ -58,26 +58,26 @@ def false_rate(rule: Callable[[NewPair], str], runs: int) -> float:
 
 
 def test_nothing_is_hardly_ever_called_something() -> None:
-    assert false_rate(over_pairs, 4000) < 0.005
+    assert false_rate(over_pairs, 1500) < 0.005
 
 
 def test_quads_of_one_pair_would_call_it_something() -> None:
     """The same test finds the fault for which there are pairs."""
-    assert false_rate(over_quads, 400) > 0.02
+    assert false_rate(over_quads, 100) > 0.02
 
 
 def test_two_percent_are_seen() -> None:
-    made = decisions(over_pairs, pairs_of(1 / 1.02, between=0.002), 2000)
+    made = decisions(over_pairs, pairs_of(1 / 1.02, between=0.002), 600)
     assert made.count("slower") / len(made) >= 0.95
     assert "faster" not in made
 
 
 def test_the_interval_covers_the_truth_although_pairs_are_few() -> None:
     new_pair, hits = pairs_of(1.3, between=0.007), 0
-    for _ in range(2000):
+    for _ in range(800):
         _, low, high = pair_estimate([new_pair(QUADS) for _ in range(LEAST)]).interval
         hits += low <= 1.3 <= high
-    assert 0.94 <= hits / 2000 <= 0.99
+    assert 0.94 <= hits / 800 <= 0.99
 
 
 def test_pairs_that_agree_by_luck_are_not_believed_more_than_their_quads() -> None:

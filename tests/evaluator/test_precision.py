@@ -20,6 +20,7 @@ from evaluator.request import Request
 from evaluator.roles import exact, variants
 from evaluator.roles.open_shape import Shape
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict
 from tests.evaluator.judging import candidate, judge, rules, task
 
 # -- a tier's name -------------------------------------------------------------------------------------------------
@@ -76,26 +77,28 @@ def test_a_tier_sets_the_flags_that_its_user_has(tier: str, flags: tuple[bool, b
 _BUILD = """
 import json, sys, torch
 from evaluator.roles.module_host import ModuleHost
-host = ModuleHost({"gpu": True, "role": "candidate", "chain_library": None, "may_compile": False, "threads": 1, "headers_path": ""})
-host.module = torch
-# As a candidate's file may do at its import.
-torch.backends.cuda.matmul.allow_tf32 = True
-torch.backends.cudnn.allow_tf32 = False
-host.build({"shape": 1, "init": [], "precision": sys.argv[1]}, [])
-print(json.dumps([torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32]))
+for tier in sys.argv[1:]:
+    host = ModuleHost({"gpu": True, "role": "candidate", "chain_library": None, "may_compile": False, "threads": 1, "headers_path": ""})
+    host.module = torch
+    # As a candidate's file may do at its import.
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = False
+    host.build({"shape": 1, "init": [], "precision": tier}, [])
+    print(json.dumps([torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32]))
 """
 
 
-@pytest.mark.parametrize("tier", ["default", "strict"])
-def test_a_candidates_process_starts_with_the_flags_of_its_tier(tier: str, tmp_path: Path) -> None:
+def test_a_candidates_process_starts_with_the_flags_of_its_tier(tmp_path: Path) -> None:
+    tiers = ["default", "strict"]
     ran = subprocess.run(
-        [sys.executable, "-c", _BUILD, tier],
+        [sys.executable, "-c", _BUILD, *tiers],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
-    assert json.loads(ran.stdout) == [False, TIERS[tier].cudnn_tf32]
+    found = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert found == [[False, TIERS[tier].cudnn_tf32] for tier in tiers]
 
 
 # -- which operands are rounded ------------------------------------------------------------------------------------
@@ -190,23 +193,25 @@ def _with_rounded_operands(layer: tuple[str, str]) -> tuple[TaskSource, Candidat
     return source, candidate(f"    def low(t):\n        return {_TF32}\n{text}")
 
 
-@pytest.mark.parametrize(("layer", "word"), [(_CONV, "accepted"), (_LINEAR, "incorrect")])
-def test_on_a_gpu_the_default_tier_allows_tf32_where_things_are_convolved(
-    core: RefereeCore, monkeypatch: pytest.MonkeyPatch, layer: tuple[str, str], word: str
-) -> None:
-    source, low = _with_rounded_operands(layer)
+def _judged(core: RefereeCore, source: TaskSource, low: CandidateSource) -> Verdict:
+    core._drop(source)
     request = Request(source, low, "screen", ("adversarial",), {"adversarial": [{}]})
-    assert core.evaluate(request, lambda *_: None).verdict == "incorrect", "a CPU has no TF32"
-    core._drop(source)
+    return core.evaluate(request, lambda *_: None)
+
+
+def test_on_a_gpu_the_default_tier_allows_tf32_where_things_are_convolved(
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, low = _with_rounded_operands(_CONV)
+    assert _judged(core, source, low).verdict == "incorrect", "a CPU has no TF32"
     monkeypatch.setattr(expectation, "rounds_operands", lambda tier, *, gpu: rounds_operands(tier, gpu=True))
-    verdict = core.evaluate(request, lambda *_: None)
-    assert verdict.verdict == word, verdict.reason
-    assert ("precision_change" in rules(verdict)) is (word == "accepted")
-    assert verdict.precision == "default"
-    core._drop(source)
-    strict = Request(with_precision(source, "strict"), low, "screen", ("adversarial",), {"adversarial": [{}]})
-    verdict = core.evaluate(strict, lambda *_: None)
-    assert (verdict.verdict, verdict.precision) == ("incorrect", "strict")
+    convolved = _judged(core, source, low)
+    assert (convolved.verdict, convolved.precision) == ("accepted", "default"), convolved.reason
+    assert "precision_change" in rules(convolved)
+    strict = _judged(core, with_precision(source, "strict"), low)
+    assert (strict.verdict, strict.precision) == ("incorrect", "strict")
+    multiplied = _judged(core, *_with_rounded_operands(_LINEAR))
+    assert multiplied.verdict == "incorrect" and "precision_change" not in rules(multiplied)
 
 
 _SPLIT = """
@@ -225,7 +230,7 @@ _SPLIT = """
 @pytest.mark.parametrize(
     ("tier", "rounding", "scale"),
     [
-        ("strict", "half", 2048.0),
+        pytest.param("strict", "half", 2048.0, marks=pytest.mark.slow),
         ("default", "tf32", 1.0),
         pytest.param("tf32", "half", 2048.0, marks=pytest.mark.slow),
     ],

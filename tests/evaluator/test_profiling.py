@@ -54,8 +54,8 @@ def line(text: str, part: str) -> int:
     ("planted", "breaks"),
     [
         ("if x.sum().item() > 1e9: x = x + 1", True),
-        ("if x.mean() > 1e9: x = x + 1", True),
-        ("n = x[0].tolist(); x = x * len(n)", False),
+        pytest.param("if x.mean() > 1e9: x = x + 1", True, marks=pytest.mark.slow),
+        pytest.param("n = x[0].tolist(); x = x * len(n)", False, marks=pytest.mark.slow),
         ("x = x[x.sum(1) > 0]", False),
     ],
 )

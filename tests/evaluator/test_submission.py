@@ -65,8 +65,8 @@ def test_the_user_may_have_another_space(referee: Referee) -> None:
     ("space", "words"),
     [
         ({"columns": {"max": 8}}, "cannot be varied: the file has no such size; there are: rows"),
-        ({"rows": {"min": 9, "max": 8}}, "0 <= min <= max"),
-        ({"rows": 8}, "must be a mapping"),
+        pytest.param({"rows": {"min": 9, "max": 8}}, "0 <= min <= max", marks=pytest.mark.slow),
+        pytest.param({"rows": 8}, "must be a mapping", marks=pytest.mark.slow),
     ],
 )
 def test_a_space_that_the_task_does_not_have_is_refused(referee: Referee, space: Any, words: str) -> None:

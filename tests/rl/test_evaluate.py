@@ -27,6 +27,7 @@ from rl.comparison import Cell, compared
 from rl.config import ExemplarPart, FleetPart, load
 from rl.errors import ConfigError, FleetLost
 from rl.evaluate import Budget, Comparison, compare, fleet_of
+from rl.intervals import mean_of, ratio_of_means
 from rl.judges import Unjudged
 from rl.rows import Row, write_rows
 from rl.shown import drawing_of, draws_of
@@ -40,6 +41,8 @@ CPU = FleetPart(device="cpu", url="http://127.0.0.1:9")
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rl.fleet._PAUSE_S", 0.01)
     monkeypatch.setattr("rl.fleet._FIRST_PAUSE_S", 0.01)
+    for interval in (ratio_of_means, mean_of):  # thousands of resamples by default
+        monkeypatch.setattr(interval, "__defaults__", (200,))
 
 
 TASKS = [TaskSource("one", "class Model: ..."), TaskSource("two", "class Model: pass")]

@@ -55,8 +55,8 @@ class Scanner:
             if path.is_file() and path.name not in without:
                 self.look(f"file {path.relative_to(folder)}", path.read_bytes())
 
-    def walk(self, client: httpx.Client, seeds: Iterable[str]) -> None:
-        """Look at the answers to GET of these addresses, and of whatever they link to."""
+    def walk(self, client: httpx.Client, seeds: Iterable[str], *, follow: bool) -> None:
+        """Look at the answers to GET of these addresses, and perhaps of whatever they link to."""
         waiting, seen = list(seeds), set[str]()
         while waiting and len(seen) < _MOST_ADDRESSES:
             path = waiting.pop(0)
@@ -66,7 +66,7 @@ class Scanner:
             answer = client.get(path, headers={"Accept": "text/html, */*"})
             shown = [value for name, value in answer.headers.multi_items() if name != "set-cookie"]
             self.look(f"GET {path}", answer.content + "\n".join(shown).encode())
-            if answer.headers.get("content-type", "").startswith("text/html"):
+            if follow and answer.headers.get("content-type", "").startswith("text/html"):
                 waiting += [link.replace("&amp;", "&") for link in _LINK.findall(answer.text)]
 
 

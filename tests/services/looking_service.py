@@ -6,8 +6,14 @@ from services.api import streams
 
 ASK_EACH_EVERY_S = 1.0
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """A command of `kernelwright`."""
     streams.ASK_EACH_EVERY_S = ASK_EACH_EVERY_S
     from services.cli import app
 
     app()
+
+
+if __name__ == "__main__":
+    main()

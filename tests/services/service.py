@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 
+from tests.services.forked import Forked
+
 ROOT = Path(__file__).resolve().parents[2]
 FINAL = ("succeeded", "failed", "cancelled")
 START_SECONDS = 60.0
@@ -97,6 +99,7 @@ class Service:
         options: further arguments of `serve`.
         environment: further environment variables.
         program: the module that is run in place of the command line.
+        afresh: whether it is a start of Python as a user's, not a fork (`tests.services.forked`).
     """
 
     def __init__(
@@ -105,10 +108,13 @@ class Service:
         *options: str,
         environment: Mapping[str, str] | None = None,
         program: str = "services.cli",
+        afresh: bool = False,
     ) -> None:
         self.data_dir = data_dir
         self._options = options
         self._program = program
+        # Celery's application, which a fork has imported, keeps the broker that it was made with.
+        self._afresh = afresh or "KERNELWRIGHT_BROKER_URL" in (environment or {})
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")},
             "KERNELWRIGHT_DATA_DIR": str(data_dir),
@@ -118,7 +124,7 @@ class Service:
         }
         self.log = data_dir / "serve.log"
         self.url = ""
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Forked | None = None
         self.client = httpx.Client(timeout=30)
 
     def __enter__(self) -> Service:
@@ -140,12 +146,16 @@ class Service:
     def start(self) -> None:
         """Start and wait until it answers."""
         self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        command = [sys.executable, "-m", self._program, "serve", "--port", "0", *self._options]
+        words = ["serve", "--port", "0", *self._options]
         begin = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, cwd=ROOT
-            )
+            if self._afresh:
+                command = [sys.executable, "-m", self._program, *words]
+                self.process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, cwd=ROOT
+                )
+            else:
+                self.process = Forked(self._program, words, self.environment, log, log)
         deadline = time.monotonic() + START_SECONDS
         while True:
             text = self.log.read_bytes()[begin:].decode(errors="replace")

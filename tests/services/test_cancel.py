@@ -89,7 +89,7 @@ def test_a_queued_evaluation_is_cancelled_at_once(door: Service) -> None:
 
 
 def test_a_service_that_is_asked_to_stop_gives_its_job_back(tmp_path: Path) -> None:
-    service = Service(tmp_path)
+    service = Service(tmp_path, afresh=True)
     try:
         service.start()
         service.wait_until_ready()

@@ -14,20 +14,18 @@ from typer.testing import CliRunner
 
 from services import cli
 from services.cli import app
+from services.worker import referee_queue
+from tests.services import forked
+from tests.services.scripted_service import ScriptedReferee
 from tests.services.service import OFTEN_TASK, ONCE, ROOT, TINY_TASK, WRONG, Service
 
 
-def kernelwright(tmp_path: Path, *words: str, timeout: float = 180) -> subprocess.CompletedProcess[str]:
+def kernelwright(
+    tmp_path: Path, *words: str, timeout: float = 180, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command with a data folder of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "services.cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=ROOT,
-        env=Service(tmp_path / "data").environment,
-        check=False,
-    )
+    known = Service(tmp_path / "data", environment=environment).environment
+    return forked.run("services.cli", words, known, timeout=timeout)
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +117,9 @@ def test_optimize_runs_a_whole_job_without_a_server(tmp_path: Path) -> None:
     ],
 )
 def test_a_request_that_makes_no_sense_is_told_in_a_sentence(
-    tmp_path: Path, words: tuple[str, ...], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
+    monkeypatch.setattr(referee_queue, "Referee", ScriptedReferee)  # nothing is judged
     done = CliRunner().invoke(app, list(words), env=Service(tmp_path / "data").environment)
     assert done.exit_code == 2
     assert said in " ".join(done.stderr.split())
@@ -151,6 +150,7 @@ def test_a_service_that_is_not_there_is_told_in_a_sentence(tmp_path: Path) -> No
 def test_the_service_side_never_imports_torch(tmp_path: Path) -> None:
     program = (
         "import sys, services.cli, services.application, services.worker.app, services.worker.context\n"
+        "import services.commands.keys, services.users.keys, services.users.quotas\n"
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
     done = subprocess.run(
@@ -165,10 +165,8 @@ def test_the_service_side_never_imports_torch(tmp_path: Path) -> None:
 
 
 def test_a_database_that_does_not_answer_is_named_in_a_sentence(tmp_path: Path) -> None:
-    environment = Service(tmp_path / "data").environment
-    environment["KERNELWRIGHT_DATABASE_URL"] = "postgresql+psycopg://127.0.0.1:1/none"
-    command = [sys.executable, "-m", "services.cli", "serve", "--port", "0"]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    nobody = "postgresql+psycopg://127.0.0.1:1/none"
+    found = kernelwright(tmp_path, "serve", "--port", "0", KERNELWRIGHT_DATABASE_URL=nobody)
     assert found.returncode == 1
     assert "the database does not answer" in found.stderr and "KERNELWRIGHT_DATABASE_URL" in found.stderr
     assert "Traceback" not in found.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +23,7 @@ from services.users import keys
 from services.users.audit import FROM_THE_MACHINE
 from services.users.keys import NewKey
 from tests.services.keyed import Keyed, evaluate, submit, whole_job
-from tests.services.service import ROOT, Service
+from tests.services.service import Service
 from tests.services.test_cli import kernelwright
 
 
@@ -386,11 +384,3 @@ def test_no_login_outlives_its_key(keyed: Keyed) -> None:
         keys.revoke_key(session, FROM_THE_MACHINE, made.row.id)
     with keyed.base.read() as session:
         assert session.scalar(select(LoginSession)) is None
-
-
-def test_making_a_key_loads_no_torch() -> None:
-    program = "import sys; import services.users.keys, services.users.quotas, services.commands.keys; print('torch' in sys.modules)"
-    shown = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    assert shown.stdout.strip() == "False"

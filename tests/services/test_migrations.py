@@ -136,10 +136,10 @@ def test_processes_that_start_together_migrate_once(tmp_path: Path) -> None:
         subprocess.Popen(
             [sys.executable, "-c", program, url], stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
         )
-        for _ in range(3)
+        for _ in range(2)
     ]
     results = [process.communicate(b"go\n", timeout=60) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], results
+    assert [process.returncode for process in processes] == [0, 0], results
 
 
 @pytest.mark.parametrize("kind", BOTH_DATABASES)

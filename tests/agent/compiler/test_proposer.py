@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent.candidates import Candidate
+from agent.kernels import writing
 from agent.proposers.compiler import CompilerProposer
 from agent.proposers.human import HumanProposer
 from agent.proposing import ProposalContext
@@ -25,6 +26,14 @@ CAPTURE = {
     "dtypes": ["torch.float32"] * 3, "devices": ["cpu"] * 3,
     "conditions": ["True"], "result": "out[0]", "written": [], "library": "", "backward": None,
 }  # fmt: skip
+
+
+@pytest.fixture
+def small_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that takes no time to parse, for what does not depend on its text."""
+    monkeypatch.setattr(
+        writing, "kernels", lambda: "\n\ndef library_mm(a, b, out):\n    return torch.mm(a, b, out=out)\n"
+    )
 
 
 def proposed(
@@ -67,6 +76,7 @@ def test_on_a_gpu_the_library_s_products_stand_in_the_compiler_s_code(tmp_path: 
     assert "class ModelNew(Model):" in source
 
 
+@pytest.mark.usefixtures("small_library")
 def test_code_for_the_module_s_own_sizes_comes_before_code_for_any(tmp_path: Path) -> None:
     own = {**CAPTURE, "conditions": ["s0 == 4096"]}
     capture = json.dumps({**CAPTURE, "own": own})
@@ -86,6 +96,7 @@ OF_TRAFFIC = Description(
 BOTH = ["library kernels", "library kernels, any size"]
 
 
+@pytest.mark.usefixtures("small_library")
 @pytest.mark.parametrize("told", some([OF_TRAFFIC, Description(dims=DIMS)], 3), ids=["traffic", "dimensions"])
 @pytest.mark.parametrize(
     ("held_out", "labels"),
@@ -120,6 +131,7 @@ def test_where_nothing_is_multiplied_the_library_has_no_such_candidate(tmp_path:
     assert proposed(tmp_path, HumanProposer(), "cuda", {"capture": json.dumps(plain)}) == []
 
 
+@pytest.mark.usefixtures("small_library")
 def test_a_fault_of_the_rewrite_is_told(tmp_path: Path) -> None:
     capture = {**CAPTURE, "library_fault": "ValueError: planted"}
     found = proposed(tmp_path, HumanProposer(), "cuda", {"capture": json.dumps(capture)})

@@ -518,10 +518,22 @@ ABOVE_8 = (
     "attention of ReLU",
     "contraction",
 )
-#: Compiled for all three by day; at night all are.
-SAMPLE = ("few rows", "window", "sums of lists")
-#: Compiled at night alone, since each takes seconds.
-LONG = ("leaders", "wide product on Hopper", "convolution and more on Hopper")
+#: Compiled for each generation by day, with and without its matrix units; at night all are.
+SAMPLE = ("contraction", "sums of lists")
+#: Compiled at night alone, since each takes seconds; most are further forms of a kernel that is compiled by day.
+LONG = (
+    "leaders",
+    "wide product on Hopper",
+    "few rows on Hopper",
+    "convolution and more on Hopper",
+    "convolution and more",
+    "transposed convolution",
+    "attention without a mask",
+    "attention of small heads",
+    "attention of ReLU",
+    "attention of int8 keys",
+    "attention of four rows",
+)
 #: Numbers that are multiples of 16 wherever the kernel is chosen and its rows are dense.
 ALIGNED = dict.fromkeys(
     ("attention, streamed", "attention of int8 keys", "attention of one row", "attention of four rows"),

@@ -18,8 +18,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 import json, math, random
 import torch
 import torch.nn.functional as F
-from evaluator.roles import interpreted
-interpreted.prepare()
+from tests.agent.kernels import interpreting
+interpreting.prepare()
 from agent.kernels.gpu import convolutions
 
 calls = 0

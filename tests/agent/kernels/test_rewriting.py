@@ -62,8 +62,8 @@ print(json.dumps({"reached": len(reached), "same": same}))
 INTERPRETED = """
 import os
 os.environ["TRITON_INTERPRET"] = "1"
-from evaluator.roles import interpreted
-interpreted.prepare()
+from tests.agent.kernels import interpreting
+interpreting.prepare()
 """
 
 

@@ -42,13 +42,13 @@ def test_two_exemplars_come_from_different_buckets_the_slower_first() -> None:
 
 
 def test_buckets_are_drawn_by_softmax_over_their_means() -> None:
-    generator = random.Random(1)
-    speeds = [draw(some(), generator, count=1).successes[0].speedup for _ in range(4000)]
+    generator, known = random.Random(1), some()
+    speeds = [draw(known, generator, count=1).successes[0].speedup for _ in range(4000)]
     shares = [
         sum(low < speed < high for speed in speeds) / 4000 for low, high in ((0, 0.9), (0.9, 1.3), (1.3, 9))
     ]
     expected = softmax([0.8, 1.01, 1.6], TAU)
-    assert len(buckets([one.speedup for one in some() if one.accepted])) == 3
+    assert len(buckets([one.speedup for one in known if one.accepted])) == 3
     assert shares == pytest.approx(expected, abs=0.03)
     assert expected[2] > expected[1] > expected[0]
 

@@ -223,7 +223,7 @@ def messages_of(server: ChatServer) -> list[str]:
 def test_a_resumed_search_asks_nothing_again_and_the_same_job_gives_the_same_prompts(tmp_path: Path) -> None:
     stores = [FolderStore(tmp_path / name) for name in ("one", "two")]
     prompts = []
-    options: dict[str, Any] = {"rounds": 3, "beam": 3, "branches": 2, "patience": 9}
+    options: dict[str, Any] = {"rounds": 2, "beam": 3, "branches": 2, "patience": 9}
     for one in stores:
         one.finish_step("describe", DESCRIPTION.as_json())
         for number in range(8):  # enough buckets for draws to differ

@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +17,10 @@ import torch
 
 import kernelwright
 from agent.errors import CannotApply
+from agent.upkeep import applying
 from agent.upkeep.applying import Application, apply
 from agent.upkeep.reading import read_bundle
+from tests.agent import programs
 from tests.agent.upkeep.bundles import write
 from tests.services.service import ROOT, Service
 
@@ -126,6 +128,16 @@ def applied(place: Path, tmp_path: Path, path: Path, **options: Any) -> Applicat
     return apply(read_bundle(path), file=place / "net.py", folder=tmp_path / "out", **options)
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes with the model fork from one that has imported torch. Other tests start the command itself."""
+
+    def run(_: list[str], **given: Any) -> subprocess.CompletedProcess[str]:
+        return programs.run(ROOT, "agent/upkeep/apply_program.py", given=given["input"])
+
+    monkeypatch.setattr(applying, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": run}))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")  # hooks of other tests
 def test_a_captured_block_goes_back_with_its_own_weights(place: Path, tmp_path: Path) -> None:
@@ -209,6 +221,7 @@ def _behaves(user: ModuleType, patch: ModuleType) -> None:
     assert type(patch.unsplice(model).blocks[1]) is user.Block
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_wrong_kernel_is_refused(place: Path, tmp_path: Path) -> None:
     wrong = bundle(place, tmp_path, ("torch.ops.aten.relu.default(", "1.001 * torch.ops.aten.relu.default("))
     found = applied(place, tmp_path, wrong)
@@ -274,6 +287,7 @@ def get_inputs():
 """
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_catalogue_task_s_module_finds_its_constructor_s_arguments(tmp_path: Path) -> None:
     """Neither the task's default nor a recorded shape has 24 columns; the submodule's weights have."""
     (tmp_path / "own.py").write_text(OWN_CLASS)

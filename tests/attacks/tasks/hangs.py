@@ -5,8 +5,9 @@ from torch import nn
 
 class Model(nn.Module):
     def forward(self, x):
-        while True:
-            pass
+        import time
+
+        time.sleep(600)
 
 
 def get_inputs():

@@ -30,7 +30,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open(shared.with_name("sft.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not shared.exists():
-            ended = runs.train(sft_stage(at, "sft", steps=110, batch=6, save_every=1000))
+            ended = runs.train(sft_stage(at, "sft", steps=150, batch=1, save_every=1000))
             assert ended.error == "", ended.text
             shutil.copytree(at / "sft", shared)
     shutil.copytree(shared, at / "sft", dirs_exist_ok=True)

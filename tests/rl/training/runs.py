@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rl.config import AnyStage
 from rl.exemplars import ExemplarDatabase
 from rl.metrics import read_steps
@@ -17,6 +19,13 @@ from tests.rl.training import child
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.rl.training.planted"])
 _PATIENCE_S = 240
+#: A figure of metrics.jsonl and the trainer's own name for it.
+LOGGED = {
+    "loss": "train/loss",
+    "learning_rate": "train/learning_rate",
+    "gradient_norm": "train/grad_norm",
+    "entropy": "train/entropy",
+}
 
 
 @dataclass(frozen=True)
@@ -33,16 +42,29 @@ def train(stages: AnyStage | Sequence[AnyStage], **options: Any) -> Ended:
     """Train in a process of its own, see `tests.rl.training.planted.train`."""
     listed = tuple(stages) if isinstance(stages, Sequence) else (stages,)
     answers = _CONTEXT.SimpleQueue()
-    process = _CONTEXT.Process(target=child.train, args=(listed, answers), kwargs=options)
+    code = _finished(_CONTEXT.Process(target=child.train, args=(listed, answers), kwargs=options))
+    if code:
+        return Ended(-code, "", "", ())
+    error, text, asked = answers.get()
+    return Ended(0, error, text, tuple(asked))
+
+
+def answer(checkpoint: Path, prompt: str) -> tuple[str, str]:
+    """The text with which a checkpoint answers as the agent's policy, and why the text ends."""
+    answers = _CONTEXT.SimpleQueue()
+    assert _finished(_CONTEXT.Process(target=child.answer, args=(str(checkpoint), prompt, answers))) == 0
+    text, finish = answers.get()
+    return text, finish
+
+
+def _finished(process: Any) -> int:
+    """Start a process and return its exit code."""
     process.start()
     process.join(_PATIENCE_S)
     if process.is_alive():
         process.kill()
         raise AssertionError("the run did not end")
-    if process.exitcode:
-        return Ended(-process.exitcode, "", "", ())
-    error, text, asked = answers.get()
-    return Ended(0, error, text, tuple(asked))
+    return int(process.exitcode)
 
 
 def weights(folder: Path) -> dict[str, Any]:
@@ -96,3 +118,25 @@ def database(folder: Path, task: str, machine: str) -> list[Any]:
     """All exemplars of a task, at every snapshot."""
     with ExemplarDatabase(folder / "exemplars.journal", write=False) as found:
         return [found.members(task, machine, number) for number in range(found.snapshot + 1)]
+
+
+def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows of a run: by name, steps and values."""
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    read = events.EventAccumulator(str(run / "tensorboard"), size_guidance={events.SCALARS: 0}).Reload()
+    return {name: [(one.step, one.value) for one in read.Scalars(name)] for name in read.Tags()["scalars"]}
+
+
+def same_curves(run: Path) -> None:
+    """Whether the trainer's events say of every step what metrics.jsonl says."""
+    lines, found = read_steps(run / "metrics.jsonl"), scalars(run)
+    known = 0
+    for name, logged in LOGGED.items():
+        told = [(line["step"], line[name]) for line in lines if line[name] is not None]
+        assert found.get(logged, []) == [
+            # rounded in the one, 32 bits in the other
+            (step, pytest.approx(value, rel=1e-5, abs=1e-6))
+            for step, value in told
+        ], name
+        known += len(told)
+    assert known >= 3 * len(lines)

@@ -20,40 +20,8 @@ from rl.metrics import read_steps
 from rl.rows import Row, ShownRow, prompt_of, read_rows, write_rows
 from tests.rl.training import runs
 from tests.rl.training.softmax_programs import PROGRAMS
-from tests.rl.training.world import contrastive_stage
 
 CONFIG = Path(__file__).parents[3] / "rl" / "configs" / "cpu.yaml"
-
-
-#: A figure of metrics.jsonl and the trainer's own name for it.
-LOGGED = {
-    "loss": "train/loss",
-    "learning_rate": "train/learning_rate",
-    "gradient_norm": "train/grad_norm",
-    "entropy": "train/entropy",
-}
-
-
-def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows of a run: by name, steps and values."""
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    read = events.EventAccumulator(str(run / "tensorboard"), size_guidance={events.SCALARS: 0}).Reload()
-    return {name: [(one.step, one.value) for one in read.Scalars(name)] for name in read.Tags()["scalars"]}
-
-
-def same_curves(run: Path) -> None:
-    """Whether the trainer's events say of every step what metrics.jsonl says."""
-    lines, found = read_steps(run / "metrics.jsonl"), scalars(run)
-    known = 0
-    for name, logged in LOGGED.items():
-        told = [(line["step"], line[name]) for line in lines if line[name] is not None]
-        assert found.get(logged, []) == [
-            # rounded in the one, 32 bits in the other
-            (step, pytest.approx(value, rel=1e-5, abs=1e-6))
-            for step, value in told
-        ], name
-        known += len(told)
-    assert known >= 3 * len(lines)
 
 
 def pairs(path: Path) -> None:
@@ -118,15 +86,7 @@ def test_three_stages_from_rows_to_a_policy_with_rewards_of_the_referee(tmp_path
         begun = found.members(catalog.load("softmax").sha256, machine or "", 1)
         assert {one.source for one in begun} == {row.candidate for row in rows}
     for stage in ("sft", "contrastive"):
-        same_curves(folder / stage)
+        runs.same_curves(folder / stage)
     policy = LocalPolicy(ModelChoice(str(folder / "contrastive" / "checkpoint"), provider="policy"))
     reply = policy.complete([Message("user", prompt_of(rows[0]))], max_tokens=256)
     assert "class ModelNew" in reply.text
-
-
-def test_curves_of_a_run_that_caught_something_are_in_tensorboard(trained: Path) -> None:
-    stage = contrastive_stage(trained, "caught-in-report", trained / "sft" / "checkpoint", steps=3)
-    ended = runs.train(stage, at={2: "cheat"})
-    assert ended.error == "", ended.text
-    same_curves(stage.output)
-    assert "the referee: stale_output" in {one["caught"] for one in runs.samples(stage.output)}

@@ -1,4 +1,7 @@
-"""A run that is killed by SIGKILL in the middle of a stage, and goes on: the same steps, draws, weights and databases as without."""
+"""A run that is killed by SIGKILL in the middle of a stage, and goes on: the same steps, draws, weights and databases as without.
+
+The quick tests of it are in `test_stops.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.sources import sha256_of
 from rl.rows import read_rows
-from rl.tasks import of_step
 from tests.rl.training import runs
-from tests.rl.training.world import MACHINE, TASK, contrastive_stage, selfsup_stage, sft_stage, world
-
-DIGEST = sha256_of(TASK)
+from tests.rl.training.world import contrastive_stage, selfsup_stage, sft_stage, world
 
 
 @pytest.mark.slow
@@ -51,33 +50,6 @@ def test_rounds_go_on_in_their_training_and_in_their_judging(trained: Path) -> N
     assert runs.same_weights(killed.output, whole.output)
     # What was judged before is not judged again.
     assert len(last.asked) < len(undisturbed.asked)
-
-
-def test_contrastive_training_goes_on_in_the_middle_of_a_step(trained: Path, whole_run: Path) -> None:
-    killed = contrastive_stage(trained, "killed", trained / "sft" / "checkpoint")
-    # The second step's first judging is under way.
-    assert runs.train(killed, at={runs.first_call_of(2, whole_run): "kill"}).signal == signal.SIGKILL
-    assert [line[0] for line in runs.figures(killed.output)] == [1]
-    assert runs.train(killed, resume=True, kill_at_step=4).signal == signal.SIGKILL
-    last = runs.train(killed, resume=True)
-    assert last.error == ""
-    assert runs.asked(killed.output) == runs.asked(whole_run)
-    assert runs.figures(killed.output) == runs.figures(whole_run)
-    assert runs.samples(killed.output) == runs.samples(whole_run)
-    assert runs.database(killed.output, DIGEST, MACHINE) == runs.database(whole_run, DIGEST, MACHINE)
-    assert runs.same_weights(killed.output, whole_run)
-
-
-def test_prompts_show_what_steps_before_have_found(whole_run: Path) -> None:
-    """Of their own task, and two steps later: the loader asks a step ahead."""
-    shown = {step: "## Measured before" in line["prompts"][0] for step, line in runs.asked(whole_run).items()}
-    task = {step: of_step(0, step, 1, ["small", "other"])[0] for step in shown}
-    assert shown == {step: task[step] in [task[before] for before in range(1, step - 1)] for step in shown}
-    assert shown[4]
-    snapshots = runs.database(whole_run, DIGEST, MACHINE)
-    assert len(snapshots) == 1 + 1 + 5  # the empty one, the beginning, a step each
-    assert not snapshots[1]
-    assert snapshots[3]  # each of two tasks was asked for once
 
 
 @pytest.mark.slow

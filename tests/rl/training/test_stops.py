@@ -1,20 +1,22 @@
-"""What stops training, or does not: evaluators that are gone, verdicts that never come, a full disk, a node that is taken away."""
+"""What stops training, or does not: a kill, evaluators that are gone, verdicts that never come, a full disk, a node that is taken away.
+
+What sampling costs and what a finished model answers is tested here too: only one process of a test run then loads TRL.
+"""
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
 import pytest
 
-from agent.messages import Message
-from agent.providers.policy import LocalPolicy
-from agent.spec import ModelChoice
 from evaluator.sources import sha256_of
 from rl.hacks import HackDatabase
 from rl.metrics import read_steps
 from rl.prompts import read_answer
 from rl.rows import prompt_of, read_rows
+from rl.tasks import of_step
 from tests.rl.training import runs
 from tests.rl.training.world import (
     MACHINE,
@@ -25,6 +27,35 @@ from tests.rl.training.world import (
     sft_stage,
     world,
 )
+
+DIGEST = sha256_of(TASK)
+
+
+def test_contrastive_training_goes_on_in_the_middle_of_a_step(trained: Path, whole_run: Path) -> None:
+    killed = contrastive_stage(trained, "killed", trained / "sft" / "checkpoint")
+    # The second step's first judging is under way.
+    assert runs.train(killed, at={runs.first_call_of(2, whole_run): "kill"}).signal == signal.SIGKILL
+    assert [line[0] for line in runs.figures(killed.output)] == [1]
+    assert runs.train(killed, resume=True, kill_at_step=4).signal == signal.SIGKILL
+    last = runs.train(killed, resume=True)
+    assert last.error == ""
+    assert runs.asked(killed.output) == runs.asked(whole_run)
+    assert runs.figures(killed.output) == runs.figures(whole_run)
+    assert runs.samples(killed.output) == runs.samples(whole_run)
+    assert runs.database(killed.output, DIGEST, MACHINE) == runs.database(whole_run, DIGEST, MACHINE)
+    assert runs.same_weights(killed.output, whole_run)
+
+
+def test_prompts_show_what_steps_before_have_found(whole_run: Path) -> None:
+    """Of their own task, and two steps later: the loader asks a step ahead."""
+    shown = {step: "## Measured before" in line["prompts"][0] for step, line in runs.asked(whole_run).items()}
+    task = {step: of_step(0, step, 1, ["small", "other"])[0] for step in shown}
+    assert shown == {step: task[step] in [task[before] for before in range(1, step - 1)] for step in shown}
+    assert shown[4]
+    snapshots = runs.database(whole_run, DIGEST, MACHINE)
+    assert len(snapshots) == 1 + 1 + 5  # the empty one, the beginning, a step each
+    assert not snapshots[1]
+    assert snapshots[3]  # each of two tasks was asked for once
 
 
 @pytest.mark.slow
@@ -105,7 +136,7 @@ def test_a_verdict_that_never_comes_is_no_reward_and_training_goes_on(trained: P
 
 def test_a_full_disk_at_a_checkpoint_loses_nothing(tmp_path: Path) -> None:
     at = world(tmp_path)
-    stage = sft_stage(at, "full")
+    stage = sft_stage(at, "full", batch=1)
     assert runs.train(stage, kill_at_step=3).signal == signal.SIGKILL
     # Checkpoints of this model take about half a megabyte each file.
     ended = runs.train(stage, resume=True, disk_full=100_000)
@@ -130,16 +161,18 @@ def test_a_node_that_is_taken_away_ends_after_the_step_with_a_checkpoint(
 
 
 def test_a_hack_is_learned_and_never_an_exemplar(trained: Path) -> None:
-    stage = contrastive_stage(trained, "hack", trained / "sft" / "checkpoint", steps=2)
+    stage = contrastive_stage(trained, "hack", trained / "sft" / "checkpoint", steps=3)
     assert runs.train(stage, at={2: "cheat"}).error == ""
+    runs.same_curves(stage.output)
     lines = read_steps(stage.output / "metrics.jsonl")
     assert lines[0]["hacks"] >= 1
-    caught = next(one["source"] for one in runs.samples(stage.output) if one["word"] == "cheating")
+    caught = next(one for one in runs.samples(stage.output) if one["word"] == "cheating")
+    assert caught["caught"] == "the referee: stale_output"
     with HackDatabase(stage.output / "hacks.journal", write=False) as hacks:
-        assert hacks.opinion(caught).word == "caught"
+        assert hacks.opinion(caught["source"]).word == "caught"
     for text in (TASK, OTHER):
         for members in runs.database(stage.output, sha256_of(text), MACHINE):
-            assert caught not in [one.source for one in members]
+            assert caught["source"] not in [one.source for one in members]
 
 
 @pytest.mark.parametrize("train", [pytest.param("full", marks=pytest.mark.slow), "lora"])
@@ -152,11 +185,42 @@ def test_what_training_makes_is_the_agents_policy(trained: Path, train: str) -> 
         assert runs.train(stage).error == ""
         folder = stage.output / "checkpoint"
         assert "model.embed_tokens.weight" in runs.weights(stage.output)  # whole, without adapters
-    provider = LocalPolicy(ModelChoice(str(folder), provider="policy", origin="policy"))
-    row = read_rows(trained / "pairs.jsonl")[0]
-    reply = provider.complete([Message("user", prompt_of(row))], max_tokens=60)
-    assert reply.finish == "stop"
-    answer = read_answer(reply.text)
+    text, finish = runs.answer(folder, prompt_of(read_rows(trained / "pairs.jsonl")[0]))
+    assert finish == "stop"
+    answer = read_answer(text)
     assert answer.in_form
     assert answer.source is not None
     assert "class ModelNew" in answer.source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("train", [pytest.param("full", marks=pytest.mark.slow), "lora"])
+def test_a_sampled_token_is_read_once_though_training_spares_memory(
+    trained: Path, tmp_path: Path, train: str
+) -> None:
+    stage = contrastive_stage(trained, f"sparing-{train}", trained / "sft" / "checkpoint", steps=1)
+    spared = {"gradient_checkpointing": True, "train": train}
+    stage = stage.model_copy(update={"model": stage.model.model_copy(update=spared)})
+    ended = runs.train(stage, reads=tmp_path / "reads")
+    assert ended.error == "", ended.text
+    prompt, *others = map(int, (tmp_path / "reads").read_text("utf-8").split())
+    assert prompt > 1
+    assert len(others) > 3
+    assert set(others) == {1}
+    # Nor does who loads the finished model sample slowly.
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((stage.output / "checkpoint" / name).read_text("utf-8"))["use_cache"] is True
+
+
+def test_selfsup_samples_with_the_cache_whatever_a_checkpoint_says(trained: Path, tmp_path: Path) -> None:
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    for file in (trained / "sft" / "checkpoint").iterdir():
+        (slow / file.name).write_bytes(file.read_bytes())
+    for name in ("config.json", "generation_config.json"):
+        settings = json.loads((slow / name).read_text("utf-8"))
+        (slow / name).write_text(json.dumps({**settings, "use_cache": False}), "utf-8")
+    ended = runs.train(selfsup_stage(trained, "slow", slow, rounds=1, steps=1), reads=tmp_path / "reads")
+    assert ended.error == "", ended.text
+    found = list(map(int, (tmp_path / "reads").read_text("utf-8").split()))
+    assert found.count(1) > len(found) // 2
