@@ -18,7 +18,7 @@ def recurrent_layers() -> Iterator[None]:
 
     Not those of sequences packed one after the other.
     """
-    functions: Any = torch.nn.modules.rnn._VF
+    functions: Any = torch._VF
     own = {name: getattr(functions, name) for name in _LAYERS}
     for name, function in own.items():
         setattr(functions, name, partial(_layer, function, _LAYERS[name]))

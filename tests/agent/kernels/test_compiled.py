@@ -31,6 +31,7 @@ from agent.kernels.gpu import (
     parts,
     products,
     ranks,
+    recurrent,
     rows,
     scans,
     scatters,
@@ -315,6 +316,24 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         ATTENTION_TILES,
         {"num_warps": 8, "num_stages": 2},
     ),
+    "a step of recurrent layers": (
+        recurrent._step,
+        {"KIND": "lstm", "STACKED": True, "HAS_BIAS": True, "BM": 16, "BN": 16, "BK": 32},
+        {},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "a step of both directions": (
+        recurrent._step,
+        {"KIND": "gru", "STACKED": False, "HAS_BIAS": True, "BM": 32, "BN": 16, "BK": 32},
+        {},
+        {"num_warps": 4, "num_stages": 3},
+    ),
+    "a step of many rows": (
+        recurrent._step,
+        {"KIND": "gru", "STACKED": True, "HAS_BIAS": True, "BM": 64, "BN": 16, "BK": 32},
+        {},
+        {"num_warps": 4, "num_stages": 3},
+    ),
     "packed images": (
         convolutions._pack,
         {"CHANNELS": 64, "TILE_C": 64, "PIXELS": 32},
@@ -497,6 +516,7 @@ HALVES = ("high_ptr", "low_ptr")
 ABOVE_8 = (
     "product of one step",
     "product",
+    "a step of many rows",
     *(
         ON_HOPPER := (
             "product on Hopper",
@@ -523,6 +543,8 @@ SAMPLE = ("contraction", "sums of lists")
 #: Compiled at night alone, since each takes seconds; most are further forms of a kernel that is compiled by day.
 LONG = (
     "leaders",
+    "a step of both directions",
+    "a step of many rows",
     "wide product on Hopper",
     "few rows on Hopper",
     "convolution and more on Hopper",
