@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import zipfile
 from collections import Counter
@@ -17,7 +18,6 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import pip
 import pytest
 
 from scripts import install
@@ -168,7 +168,7 @@ def project(tmp_path: Path) -> Path:
     (folder / "backend.py").write_text(BACKEND)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / ".venv")], check=True)
     (packages,) = (folder / ".venv").glob("lib/python*/site-packages")
-    (packages / "pip").symlink_to(Path(pip.__file__).parent)
+    (packages / "pip").symlink_to(Path(sysconfig.get_path("purelib")) / "pip")
     (folder / ".venv" / "bin" / "uv").symlink_to(UV)
     return folder
 

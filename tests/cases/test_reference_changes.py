@@ -81,7 +81,7 @@ _COUNT = "self.seen.add_(1)\n        return torch.relu(x) * r"
             "forward() updates 'seen'",
         ),
         (
-            "return torch.nonzero(x > 0), x * r",
+            "return torch.nonzero(x > x.view(-1)[0]), x * r",
             "pass",
             "shape_by_values",
             "the shape of output 1 depends on values",

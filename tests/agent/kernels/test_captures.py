@@ -89,7 +89,7 @@ def test_a_convolution_without_a_batch_stays_with_the_compiler(tmp_path: Path) -
 
 
 def test_a_fault_of_the_rewrite_costs_the_compiler_s_code_nothing(tmp_path: Path) -> None:
-    planted = "def rewrite(graph):\n    raise ValueError('planted')\n"
+    planted = "from contextlib import nullcontext as recurrent_layers\ndef rewrite(graph):\n    raise ValueError('planted')\n"
     found = captured_of(tmp_path / "a", "2, 4, 20", {}, planted)
     assert (found["library_fault"], found["library"]) == ("ValueError: planted", "")
     assert found["module"]
