@@ -130,16 +130,26 @@ def test_processes_that_start_together_migrate_once(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'new.db'}"
     program = (
         "import sys; from services.db.session import Database; from services.db.upgrade import upgrade; "
-        "sys.stdin.readline(); upgrade(Database(sys.argv[1]))"
+        "print(flush=True); sys.stdin.readline(); upgrade(Database(sys.argv[1]))"
     )
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", program, url], stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+            [sys.executable, "-c", program, url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
         )
         for _ in range(2)
     ]
-    results = [process.communicate(b"go\n", timeout=60) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], results
+    for process in processes:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdout.readline()  # it has imported what it needs
+    for process in processes:
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+    results = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), results
 
 
 @pytest.mark.parametrize("kind", BOTH_DATABASES)
