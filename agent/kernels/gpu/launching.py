@@ -15,13 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 NOTED_VERSION = "3.6."
 _MOST_KNOWN = 4096
 _known = {}
+#: Of each kernel, which of its numbers it is not specialized for.
+_free = {}
 
 
 def launch(kernel, grid, tensors, numbers, **constants):
     """`kernel[grid](*tensors, *numbers, **constants)`.
 
-    A launch with the same numbers goes straight to what was compiled, and with addresses in place of tensors. Of descriptors the
-    constants say enough.
+    A later launch goes straight to what was compiled, with addresses in place of tensors, where the numbers that the code depends on
+    are the same. Of descriptors the constants say enough.
     """
     kinds, places = [], []
     for one in tensors:
@@ -31,7 +33,8 @@ def launch(kernel, grid, tensors, numbers, **constants):
             places.append(place)
         else:
             places.append(one)
-    key = kernel.__name__, tensors[-1].get_device(), tuple(numbers), tuple(constants.values()), tuple(kinds)
+    settled = _settled(kernel, len(tensors), numbers)
+    key = kernel.__name__, tensors[-1].get_device(), settled, tuple(constants.values()), tuple(kinds)
     found = _known.get(key)
     if found is not None:
         compiled, more = found
@@ -46,6 +49,21 @@ def launch(kernel, grid, tensors, numbers, **constants):
     notes = _get_current_dispatch_mode()
     if isinstance(notes, Notes):
         notes.add(compiled, (*grid, 1, 1)[:3], tensors, [*numbers, *more])
+
+
+def _settled(kernel, first, numbers):
+    """The numbers that a kernel is compiled for; of a whole number of 32 bits that it is not specialized for, the type."""
+    free = _free.get(kernel.__name__)
+    if free is None:
+        parameters = getattr(kernel, "params", ())[first : first + len(numbers)]
+        free = [one.do_not_specialize for one in parameters] or [False] * len(numbers)
+        _free[kernel.__name__] = free
+    return tuple(
+        [
+            type(one) if is_free and isinstance(one, int) and -(1 << 31) <= one < 1 << 31 else one
+            for is_free, one in zip(free, numbers, strict=True)
+        ]
+    )
 
 
 def repeated(operation):

@@ -85,6 +85,20 @@ def test_repeated_launches_follow_their_tensors_not_their_memory(kernel: _Added)
     assert len(written) == 3
 
 
+@pytest.mark.parametrize(("is_free", "compiled"), [(True, 2), (False, 4)])
+def test_a_number_that_a_kernel_is_not_specialized_for_needs_no_other_code(
+    kernel: Any, is_free: bool, compiled: int
+) -> None:
+    kernel.params = [SimpleNamespace(do_not_specialize=one) for one in (False, False, is_free, False)]
+    launching._free.clear()
+    for count, number in ((4, 1.0), (6, 1.0), (4, 2.0), (6, 2.0), (6, 1.0)):
+        x, out = torch.arange(8.0), torch.zeros(8)
+        launching.launch(kernel, (1,), (x, out), (count, number))
+        assert out.tolist() == [one + number if one < count else 0.0 for one in range(8)]
+    assert len(launching._known) == compiled
+    launching._free.clear()
+
+
 def test_one_tensor_in_two_places_is_not_taken_for_two(kernel: _Added) -> None:
     @launching.repeated
     def operation(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
