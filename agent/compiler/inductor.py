@@ -159,7 +159,9 @@ def _module_of(found: Mapping[str, Any], *, with_library: bool) -> str:
     def text(part: Mapping[str, Any]) -> str:
         module = str((part["library"] if with_library else "") or part["module"])
         if not module:
-            raise ProposalFailed("the compiler has no code of its own for a recurrent layer")
+            raise ProposalFailed(
+                "without the library there is no code for a recurrent layer: the compiler would write out its steps"
+            )
         return per_size(module)
 
     forward = _CHECK.sub("", text(found))

@@ -113,7 +113,7 @@ def prepare_process() -> None:
         )
     # PyTorch 2.11 looks at the remainder when it rounds a pool's size, and the code would be for even sizes alone.
     torch._meta_registrations.div_rtn = operator.floordiv
-    # It would look for its weights' addresses on a GPU, which fake tensors do not have.
+    # It reads its weights' addresses on a GPU, and fake tensors have none.
     torch.nn.RNNBase.flatten_parameters = lambda self: None
     sqrt = math.sqrt  # attention scales: math.sqrt(head_dim) would otherwise specialize the head dimension
     math.sqrt = lambda value: (
@@ -247,7 +247,7 @@ def attempt(
         *parts, saved = halves(graph, len(every), len(written))
     # agent/kernels/rewriting/ as one text, where the library has kernels for the device.
     rewritten = copy.deepcopy(parts) if Path("rewriting.py").exists() else None
-    # Of what was traced as an operation of the library, the compiler has no code of its own.
+    # The compiler alone cannot compute what was traced as an operation of the library.
     is_library = any("kernelwright." in str(node.target) for node in graph.graph.nodes)
     modules = [""] if is_library else lowered(parts, every, fake_mode, settings)
     library, fault = [""], ""

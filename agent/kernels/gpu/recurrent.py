@@ -20,14 +20,8 @@ MOST_AT_A_STEP, MOST_WEIGHT_BYTES = 128, 32 << 20
 def _tanh(x):
     """Where exponentials would cancel, its series."""
     y = x * x
-    near = x * (
-        1.0
-        - y
-        * (
-            0.3333333333333333
-            - y * (0.13333333333333333 - y * (0.05396825396825397 - y * 0.021869488536155203))
-        )
-    )
+    series = 0.13333333333333333 - y * (0.05396825396825397 - y * 0.021869488536155203)
+    near = x * (1.0 - y * (0.3333333333333333 - y * series))
     far = 1.0 - 2.0 / (tl.exp(2.0 * tl.abs(x)) + 1.0)
     return tl.where(tl.abs(x) < 0.25, near, tl.where(x < 0.0, -far, far))
 
@@ -72,7 +66,7 @@ def _step(given_ptr, into_ptr, into_bias_ptr, over_ptr, over_bias_ptr, hidden_pt
     unit = tl.program_id(0) * BN + tl.arange(0, BN)
     row = tl.program_id(2) * BM + tl.arange(0, BM)
     there = (row < rows)[:, None] & (unit < units)[None, :]
-    size, none = rows * units, row * 0
+    size, no_step = rows * units, row * 0
     before, after = hidden_ptr + (wave + 1) % 2 * cells * size, hidden_ptr + wave % 2 * cells * size
     zero = tl.zeros((BM, BN), dtype=tl.float32)
     a, b, c, d = zero, zero, zero, zero
@@ -94,14 +88,16 @@ def _step(given_ptr, into_ptr, into_bias_ptr, over_ptr, over_bias_ptr, hidden_pt
             else:
                 a, b, c, d = _products(x, at, step, there_too, a, b, c, d, GATES)
     if HAS_BIAS:
-        a, b, c, d = _gates(over_bias_ptr + cell * GATES * units, none, unit, units, there, a, b, c, d, GATES)
+        a, b, c, d = _gates(
+            over_bias_ptr + cell * GATES * units, no_step, unit, units, there, a, b, c, d, GATES
+        )
     if STACKED and cell > 0:
         if HAS_BIAS:
             bias = into_bias_ptr + (cell - 1) * GATES * units
             if KIND == "gru":
-                a, b, d, _ = _gates(bias, none, unit, units, there, a, b, d, d, GATES)
+                a, b, d, _ = _gates(bias, no_step, unit, units, there, a, b, d, d, GATES)
             else:
-                a, b, c, d = _gates(bias, none, unit, units, there, a, b, c, d, GATES)
+                a, b, c, d = _gates(bias, no_step, unit, units, there, a, b, c, d, GATES)
     else:
         which = 0 if STACKED else cell
         given = given_ptr + (which * steps + place).to(tl.int64) * rows * GATES * units
@@ -158,9 +154,9 @@ def waves(given, into, into_bias, over, over_bias, hidden, state, kind):
     last = given.new_empty((cells, rows, units))
     tile = max(16, min(64, triton.next_power_of_2(rows)))
     blocks = (-(-units // 16), -(-rows // tile))
-    none = given  # of a pointer that is not read
+    # A kernel reads no pointer of what is not there; any tensor may stand for it.
     tensors = [
-        none if one is None else one for one in (given, into, into_bias, over, over_bias, hidden, state)
+        given if one is None else one for one in (given, into, into_bias, over, over_bias, hidden, state)
     ]
     for wave in range(steps + cells - 1 if stacked else steps):
         # Layers that have begun and not ended.

@@ -316,24 +316,19 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
         ATTENTION_TILES,
         {"num_warps": 8, "num_stages": 2},
     ),
-    "a step of recurrent layers": (
-        recurrent._step,
-        {"KIND": "lstm", "STACKED": True, "HAS_BIAS": True, "BM": 16, "BN": 16, "BK": 32},
-        {},
-        {"num_warps": 4, "num_stages": 3},
-    ),
-    "a step of both directions": (
-        recurrent._step,
-        {"KIND": "gru", "STACKED": False, "HAS_BIAS": True, "BM": 32, "BN": 16, "BK": 32},
-        {},
-        {"num_warps": 4, "num_stages": 3},
-    ),
-    "a step of many rows": (
-        recurrent._step,
-        {"KIND": "gru", "STACKED": True, "HAS_BIAS": True, "BM": 64, "BN": 16, "BK": 32},
-        {},
-        {"num_warps": 4, "num_stages": 3},
-    ),
+    **{
+        name: (
+            recurrent._step,
+            {"KIND": kind, "STACKED": stacked, "HAS_BIAS": True, "BM": rows_of_tile, "BN": 16, "BK": 32},
+            {},
+            {"num_warps": 4, "num_stages": 3},
+        )
+        for name, kind, stacked, rows_of_tile in (
+            ("a step of recurrent layers", "lstm", True, 16),
+            ("a step of both directions", "gru", False, 32),
+            ("a step of many rows", "gru", True, 64),
+        )
+    },
     "packed images": (
         convolutions._pack,
         {"CHANNELS": 64, "TILE_C": 64, "PIXELS": 32},
@@ -548,12 +543,10 @@ LONG = (
     "wide product on Hopper",
     "few rows on Hopper",
     "convolution and more on Hopper",
-    "convolution and more",
     "transposed convolution",
     "attention without a mask",
     "attention of small heads",
     "attention of ReLU",
-    "attention of int8 keys",
     "attention of four rows",
 )
 #: Numbers that are multiples of 16 wherever the kernel is chosen and its rows are dense.
