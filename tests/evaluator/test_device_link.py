@@ -193,7 +193,8 @@ def test_all_blocks_of_a_link_agree_upon_when_it_began(link: Any) -> None:
     words = Words(before=1 << 40 | 3)
     orders: list[list[int]] = [list(range(_BLOCKS)), list(reversed(range(_BLOCKS)))]
     for order in orders:
-        data = np.zeros(3 * _BLOCKS * _THREADS, dtype=np.float32)
+        # More than two passes of all threads.
+        data = np.zeros(7 * _BLOCKS * _THREADS, dtype=np.float32)
         table = (chain.Refresh * 1)()
         (entry,) = table
         entry.data, entry.pool, entry.item_bytes = data.ctypes.data, pool.ctypes.data, 4

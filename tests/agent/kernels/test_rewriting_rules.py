@@ -196,7 +196,7 @@ from torch import nn
 
 
 class Model(nn.Module):
-    def forward(self, x, z, y):
+    def forward(self, x, z, y, long):
         ordered, places = torch.sort(x, dim=-1, descending=True, stable=True)
         best, at = x.topk(3, dim=-1, largest=False)
         likely, token = torch.sort(x, dim=-1, descending=True, stable=True)
@@ -217,6 +217,7 @@ class Model(nn.Module):
             torch.softmax(free, -1).sum(-1),
             ordered[:, :4].exp(),
             places[..., 1],
+            long.topk(3, dim=-1).values.exp(),
             best + at,
             x.median(dim=-1, keepdim=True).values,
             x.kthvalue(5, dim=1).values,
@@ -235,7 +236,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(6, 80), torch.randn(30, 5), torch.randn(33, 5)]
+    return [torch.randn(6, 80), torch.randn(30, 5), torch.randn(33, 5), torch.randn(2, 40000)]
 
 
 def get_init_inputs():
@@ -245,9 +246,9 @@ def get_init_inputs():
 
 def test_order_statistics_and_distances_are_the_library_s_where_torch_would_be_called(tmp_path: Path) -> None:
     found = rewritten(tmp_path, ORDERS)
-    assert found["same"] == [True] * 25
+    assert found["same"] == [True] * 26
     assert (
-        sorted(found["library"]) == ["distances"] * 3 + ["ranked"] * 3 + ["running_logsumexp"] + ["top"] * 5
+        sorted(found["library"]) == ["distances"] * 3 + ["ranked"] * 3 + ["running_logsumexp"] + ["top"] * 6
     )
 
 
