@@ -172,7 +172,7 @@ def test_set_up_and_first_call_are_told_apart(referee: Referee) -> None:
     # Less than it sleeps: while others time, it is stopped, which does not count.
     assert verdict.setup_s >= 0.4
     assert verdict.first_call_s >= 0.2
-    # One of several: who has the cores meanwhile takes time from either.
+    # One of several: other work on the cores takes time from either.
     quick = (judge(referee, PLAIN, replaced(PLAIN)) for _ in range(3))
     assert any(
         one.setup_s < verdict.setup_s - 0.2 and one.first_call_s < verdict.first_call_s - 0.1 for one in quick

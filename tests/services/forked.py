@@ -113,7 +113,7 @@ def _parent() -> socket.socket:
 
 
 def _fork_on_request() -> None:
-    """Fork for each request until nobody can ask any more. Each fork has a parent of its own, which tells how it ended."""
+    """Fork for each request until the connection closes. Each fork has a parent of its own, which tells how it ended."""
     for module in ("services.cli", "services.application"):
         importlib.import_module(module)
     from services.settings import get_settings

@@ -41,7 +41,7 @@ def test_a_burst_of_requests_is_answered(tmp_path: Path) -> None:
     keyed = Keyed(tmp_path, rate_limit="1000000/minute", rate_limit_without_key="1000000/minute")
     key = keyed.key("ada", "read").text
     ready = threading.Barrier(_AT_A_TIME)
-    # The pool gives up after 30 s, and so would everybody.
+    # The pool gives up after 30 s, and every request with it.
     client = httpx.Client(
         headers={"Authorization": f"Bearer {key}"},
         timeout=25,

@@ -165,8 +165,8 @@ def test_the_service_side_never_imports_torch(tmp_path: Path) -> None:
 
 
 def test_a_database_that_does_not_answer_is_named_in_a_sentence(tmp_path: Path) -> None:
-    nobody = "postgresql+psycopg://127.0.0.1:1/none"
-    found = kernelwright(tmp_path, "serve", "--port", "0", KERNELWRIGHT_DATABASE_URL=nobody)
+    closed = "postgresql+psycopg://127.0.0.1:1/none"
+    found = kernelwright(tmp_path, "serve", "--port", "0", KERNELWRIGHT_DATABASE_URL=closed)
     assert found.returncode == 1
     assert "the database does not answer" in found.stderr and "KERNELWRIGHT_DATABASE_URL" in found.stderr
     assert "Traceback" not in found.stderr

@@ -56,7 +56,7 @@ class Ran:
     job_id: str
 
     def scan(self, *, follow: bool = True) -> Scanner:
-        """Look at everything: as an admin's program, as a browser that is logged in and follows links, as nobody, and at the files."""
+        """Look at everything: as an admin's program, as a browser that is logged in and follows links, without a key, and at the files."""
         scanner = Scanner(self.secrets)
         stream = {"Accept": "text/event-stream"}
         bearer = {"Authorization": f"Bearer {self.secrets['an admin key']}"}

@@ -313,9 +313,9 @@ def test_a_label_that_a_person_typed_is_on_the_board_for_its_user_alone(tmp_path
 @pytest.mark.parametrize("rule", ONE_EACH)
 def test_another_method_is_no_way_around(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
     path = rule.split(" ")[1]
-    nobody, mallory = keyed.client(), keyed.client(keyed.key("mallory"))
+    keyless, mallory = keyed.client(), keyed.client(keyed.key("mallory"))
     for method in ("HEAD", "OPTIONS", "PUT", "PATCH", "TRACE", "REPORT"):
-        assert nobody.request(method, path.format(**hers)).status_code == 401
+        assert keyless.request(method, path.format(**hers)).status_code == 401
         if ADDRESSES[rule] == OWN:
             answer, nothing = (
                 mallory.request(method, path.format(**ids)) for ids in (hers, dict.fromkeys(hers, "nothing"))

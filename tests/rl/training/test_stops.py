@@ -207,7 +207,7 @@ def test_a_sampled_token_is_read_once_though_training_spares_memory(
     assert prompt > 1
     assert len(others) > 3
     assert set(others) == {1}
-    # Nor does who loads the finished model sample slowly.
+    # The finished model samples with its cache, too.
     for name in ("config.json", "generation_config.json"):
         assert json.loads((stage.output / "checkpoint" / name).read_text("utf-8"))["use_cache"] is True
 
