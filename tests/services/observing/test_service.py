@@ -105,10 +105,13 @@ def test_a_worker_says_whose_lines_it_writes(recorded: Service) -> None:
     service = recorded
     job_id = service.submit(source="x = 1\n")
     service.wait_for(job_id)
-    wait_until(lambda: "ended as failed" in service.log.read_text(), 5, service.log_tail)
-    lines = [line for line in service.log.read_text().splitlines() if f"[request=- job={job_id}]: " in line]
-    assert any(line.endswith("attempt 1 begins") for line in lines)
-    assert any("ended as failed" in line for line in lines)
+
+    def lines() -> list[str]:
+        told = service.log.read_text().splitlines()
+        return [line for line in told if f"[request=- job={job_id}]: " in line]
+
+    wait_until(lambda: any("ended as failed" in line for line in lines()), 20, service.log_tail)
+    assert any(line.endswith("attempt 1 begins") for line in lines())
 
 
 def busy_share(service: Service) -> float | None:
