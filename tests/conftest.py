@@ -14,7 +14,7 @@ import gc
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from evaluator.client import Referee
     from evaluator.referee.judging.core import RefereeCore
     from tests.evaluator.few_baselines import QuickReferee
+    from tests.scheduling import ByKind
 
 # A test has no time limit, and neither has drawing its examples: a shared machine stands still for a second now and then.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -92,6 +93,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if is_alone(item) != (part == "alone")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if is_alone(item) == (part == "alone")]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByKind | None:
+    """For `--dist loadfile`."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.scheduling import ByKind
+
+    return ByKind(config, log)
 
 
 def required_resources() -> frozenset[str]:

@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from scripts import run_tests
+from tests.scheduling import KINDS, ByKind
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _CONFTEST = """
@@ -114,3 +117,46 @@ def test_an_interrupted_part_is_the_last() -> None:
     assert run_tests.goes_on(0, []) and run_tests.goes_on(5, []) and run_tests.goes_on(1, ["-k", "x"])
     assert not any(run_tests.goes_on(code, []) for code in (2, 3, 4))
     assert not run_tests.goes_on(1, ["--maxfail=3"])
+
+
+class _Process:
+    """Of a process of the tests what a scheduler asks."""
+
+    def __init__(self, number: int) -> None:
+        self.gateway = SimpleNamespace(id=f"gw{number}")
+        self.shutting_down = False
+        self.given: list[int] = []
+        self.ran: list[int] = []
+
+    def send_runtest_some(self, numbers: list[int]) -> None:
+        self.given += numbers
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_a_process_keeps_to_its_kind_of_files_until_those_are_gone() -> None:
+    folders = ("agent", "cases", "evaluator", "rl", "services", "services", "services")
+    files = [f"tests/{folder}/test_{number}.py" for number, folder in enumerate(folders)]
+    tests = [f"{file}::test_{number}" for file in files for number in range(3)]
+    option = SimpleNamespace(loadscopereorder=False, debug=False)
+    config: Any = SimpleNamespace(option=option, getvalue={"tx": ["popen"] * 3, "rsyncdir": []}.get)
+    scheduler = ByKind(config)
+    processes: list[Any] = [_Process(number) for number in range(3)]
+    for process in processes:
+        scheduler.add_node(process)
+        scheduler.add_node_collection(process, tests)
+    scheduler.schedule()
+    while scheduler.has_pending:
+        for process in processes:
+            if process.given:
+                process.ran.append(process.given.pop(0))
+                scheduler.mark_test_complete(process, process.ran[-1])
+    ran = [[tests[number].split("/")[1] for number in process.ran[::3]] for process in processes]
+    assert ran[0][:2] == ["agent", "services"], "where most is left"
+    assert ran[1][:2] == ["cases", "evaluator"] and {*ran[2]} == {"rl", "services"}
+    assert sorted(number for process in processes for number in process.ran) == [*range(len(tests))]
+
+
+def test_each_folder_of_a_kind_exists() -> None:
+    assert all((REPOSITORY / "tests" / folder).is_dir() for folders in KINDS for folder in folders)
