@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import cpp_extension
 
 from agent.kernels.cpu import runtime
 from agent.kernels.cpu.row_program import row_program
@@ -97,14 +99,35 @@ MODULES: dict[str, Module] = {
     "running sums": lambda x, r, w, b: (x.cumsum(-1) - r, (r * r).cumsum(1).sum(-1)),
     "variances": lambda x, r, w, b: (x.var(-1, unbiased=False), torch.std(x, -1, False, True), r.var(-1)),
 }
+
+
+def exactly(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Any:
+    """What tests below look at one by one."""
+    return x * r - r * x, 1 / x.abs(), torch.log(x) + 0 * r, r.gather(-1, (x > 0).sum(-1, keepdim=True) - 1)
+
+
+def weighted_moments(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and variances of the elements that count; none may."""
+    total = (x.abs() * valid).sum(-1, keepdim=True).clamp(min=1e-4)
+    mean = (x.abs() * valid * x).sum(-1, keepdim=True) / total
+    variance = (x.abs() * valid * (x - mean).square()).sum(-1) / total.squeeze(-1)
+    return mean.squeeze(-1), torch.sqrt(variance + 1e-4)
+
+
+def masked(mask: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return x * mask, (x * mask).sum(-1)
+
+
 # Every vector width and count, one off on both sides, and rows longer than a cache.
 COLUMNS = (2, 7, 8, 9, 15, 16, 17, 31, 33, 47, 64, 65, 100, 127, 128, 129, 191, 1000, 4099, 20001)
 
 
 def traced(module: Module) -> torch.fx.Graph:
     """The graph for sizes that are symbols, as the capture program has it."""
-    given = torch.randn(6, 40), torch.randn(6, 40), torch.randn(40), torch.randn(40)
+    return traced_for(module, torch.randn(6, 40), torch.randn(6, 40), torch.randn(40), torch.randn(40))
 
+
+def traced_for(module: Callable[..., Any], *given: Tensor) -> torch.fx.Graph:
     def flat(*values: Tensor) -> list[Tensor]:
         out = module(*values)
         return list(out) if isinstance(out, tuple) else [out]
@@ -113,22 +136,39 @@ def traced(module: Module) -> torch.fx.Graph:
         return make_fx(flat, pre_dispatch=True, tracing_mode="symbolic")(*given).graph
 
 
-class Loops(dict[str, Callable[..., tuple[Tensor, ...]]]):
-    """Modules as loops, each built when it is first asked for, which takes some 3 s."""
+#: Of each loop the graph and how many of its inputs are rows.
+GRAPHS: dict[str, Callable[[], tuple[torch.fx.Graph, int]]] = {
+    **{name: partial(lambda module: (traced(module), 2), module) for name, module in MODULES.items()},
+    "exactly": lambda: (traced(exactly), 2),
+    "of elements": lambda: (traced_for(weighted_moments, torch.randn(6, 40), torch.rand(6, 40) < 0.5), 2),
+    "of columns": lambda: (traced_for(weighted_moments, torch.randn(6, 40), torch.rand(40) < 0.5), 2),
+    "masked": lambda: (traced_for(masked, torch.rand(6, 40) < 0.5, torch.randn(6, 40)), 2),
+}
+#: By tests that have no parameter for it.
+ASKED_BY_NAME = ("layer norm, relu, add", "running logsumexp", "sorted", "exactly", "masked")
 
-    def __init__(self, folder: Path) -> None:
+
+class Loops(dict[str, Callable[..., tuple[Tensor, ...]]]):
+    """Modules as loops, all built when the first is asked for: one compilation of what they share takes a third of the time."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
         super().__init__()
-        self.folder = folder
+        self.folder, self.names = folder, names
 
     def __missing__(self, name: str) -> Callable[..., tuple[Tensor, ...]]:
-        text = row_module(row_program(traced(MODULES[name]), 2))
-        self[name] = loaded(self.folder / f"loop{len(self)}.py", text).call
+        names = self.names if name in self.names else [name]
+        texts = [row_module(row_program(*GRAPHS[one]())) for one in names]
+        loops = loaded_together(self.folder / f"loops{len(self)}", texts)
+        self.update((one, loop.call) for one, loop in zip(names, loops, strict=True))
         return self[name]
 
 
 @pytest.fixture(scope="module")
-def loops(tmp_path_factory: pytest.TempPathFactory) -> Loops:
-    return Loops(tmp_path_factory.mktemp("loops"))
+def loops(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loops:
+    here = [item for item in request.session.items if item.path == request.path]
+    asked = {item.callspec.params.get("name") for item in here if hasattr(item, "callspec")}
+    names = [name for name in GRAPHS if name in asked or name in ASKED_BY_NAME]
+    return Loops(tmp_path_factory.mktemp("loops"), names)
 
 
 def loaded(path: Path, text: str, level: str = "-O0") -> Any:
@@ -140,6 +180,35 @@ def loaded(path: Path, text: str, level: str = "-O0") -> Any:
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
+
+
+def loaded_together(folder: Path, texts: Sequence[str]) -> list[Any]:
+    """Modules whose functions are in one library, each in a namespace of its own behind what all have."""
+    begin, end = "CPP_SOURCE = r'''", "'''\n"
+    shared = (Path(runtime.__file__).parent / "simd.h").read_text()
+    sources = [text[text.index(begin) + len(begin) :] for text in texts]
+    sources = [source[: source.index(end)] for source in sources]
+    together, found = shared, []
+    for number, source in enumerate(sources):
+        assert source.count(shared) == source.count("void rows(") == 1
+        own = source.replace(shared, "").replace("void rows(", f"void rows_{number}(")
+        together += f"\nnamespace of_{number} {{\n{own}\n}}\n"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        libraries: list[str] = []
+        build = cpp_extension.load_inline
+
+        def load_once(*given: Any, **more: Any) -> str:
+            if not libraries:
+                libraries.append(build(*given, **more))
+            return libraries[0]
+
+        patch.setattr(cpp_extension, "load_inline", load_once)
+        for number, (text, source) in enumerate(zip(texts, sources, strict=True)):
+            assert text.count('"rows"') == 1
+            text = text.replace(source, together if number == 0 else "").replace('"rows"', f'"rows_{number}"')
+            found.append(loaded(folder / f"{folder.name}_{number}.py", text))
+    return found
 
 
 def contents(kind: str, rows: int, cols: int) -> Tensor:
@@ -174,7 +243,7 @@ def pairs(module: Module, loop: Any, *given: Tensor) -> list[tuple[Tensor, Tenso
     "kind", ["normal", "constant rows", "small spread on a large mean", "wide range", "integers"]
 )
 @pytest.mark.parametrize("name", some(MODULES, 8))
-def test_a_loop_is_as_accurate_as_torch(name: str, kind: str, loops: dict[str, Any]) -> None:
+def test_a_loop_is_as_accurate_as_torch(name: str, kind: str, loops: Loops) -> None:
     torch.manual_seed(1)
     for cols in COLUMNS:
         rows = min(37, 40_000 // cols + 1)
@@ -185,7 +254,7 @@ def test_a_loop_is_as_accurate_as_torch(name: str, kind: str, loops: dict[str, A
 
 
 @pytest.mark.parametrize("name", some(MODULES, 24))
-def test_many_rows_on_two_threads_and_past_the_cache(name: str, loops: dict[str, Any]) -> None:
+def test_many_rows_on_two_threads_and_past_the_cache(name: str, loops: Loops) -> None:
     """4.2 million elements: the output is streamed, and each thread has its own half."""
     torch.manual_seed(2)
     for rows, cols in ((14_001, 300), (60_001, 9), (517, 8111)):
@@ -194,7 +263,7 @@ def test_many_rows_on_two_threads_and_past_the_cache(name: str, loops: dict[str,
             torch.testing.assert_close(found, usual, rtol=1e-4, atol=1e-4)
 
 
-def test_a_constant_row_is_normalized_to_exactly_nothing(loops: dict[str, Any]) -> None:
+def test_a_constant_row_is_normalized_to_exactly_nothing(loops: Loops) -> None:
     for value in (1e-3, 0.1, 3.7, 1e6 + 0.3, -12345.678):
         for cols in (8, 65, 1000, 8191):
             x, zero = torch.full((3, cols), value), torch.zeros(3, cols)
@@ -203,7 +272,7 @@ def test_a_constant_row_is_normalized_to_exactly_nothing(loops: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("name", some(MODULES, 8))
-def test_nan_and_infinity_are_where_torch_has_them(name: str, loops: dict[str, Any]) -> None:
+def test_nan_and_infinity_are_where_torch_has_them(name: str, loops: Loops) -> None:
     special = torch.tensor(
         [[torch.nan, 1.0], [torch.inf, 1.0], [-torch.inf, 1.0], [90.0, -90.0], [1e30, 2e30], [0.0, -0.0]]
     )
@@ -222,7 +291,7 @@ def test_nan_and_infinity_are_where_torch_has_them(name: str, loops: dict[str, A
 
 
 @pytest.mark.parametrize("name", some(MODULES, 8))
-def test_no_rows_one_thread_and_fresh_outputs(name: str, loops: dict[str, Any]) -> None:
+def test_no_rows_one_thread_and_fresh_outputs(name: str, loops: Loops) -> None:
     w, b = torch.rand(40), torch.randn(40)
     none = loops[name]([torch.empty(0, 40), torch.empty(0, 40), w, b])
     assert all(one.numel() == 0 for one in none)
@@ -237,17 +306,6 @@ def test_no_rows_one_thread_and_fresh_outputs(name: str, loops: dict[str, Any]) 
         torch.set_num_threads(threads)
 
 
-def exactly(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Any:
-    """What tests below look at one by one."""
-    return x * r - r * x, 1 / x.abs(), torch.log(x) + 0 * r, r.gather(-1, (x > 0).sum(-1, keepdim=True) - 1)
-
-
-@pytest.fixture(scope="module")
-def exact_loop(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Tensor]], list[Tensor]]:
-    path = tmp_path_factory.mktemp("exact") / "exact.py"
-    return loaded(path, row_module(row_program(traced(exactly), 2))).call
-
-
 def test_a_product_is_rounded_before_it_is_subtracted_from(tmp_path: Path) -> None:
     """One rounding for both would leave a rest, where torch leaves none. Only an optimizing compiler would do that."""
     text = row_module(row_program(traced(lambda x, r, w, b: x * r - w), 2))
@@ -257,66 +315,45 @@ def test_a_product_is_rounded_before_it_is_subtracted_from(tmp_path: Path) -> No
     assert not found.any()
 
 
-def test_zeros_keep_their_sign(exact_loop: Any) -> None:
+def test_zeros_keep_their_sign(loops: Loops) -> None:
     x, r = torch.randn(9, 300), torch.randn(9, 300)
     x[:, 7], x[:, 8] = 0.0, -0.0
-    difference, inverse, *_ = exact_loop([x, r])
+    difference, inverse, *_ = loops["exactly"]([x, r])
     assert torch.equal(difference, x * r - r * x) and not difference.signbit().any()
     assert torch.equal(inverse, 1 / x.abs())
 
 
-def weighted_moments(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and variances of the elements that count; none may."""
-    total = (x.abs() * valid).sum(-1, keepdim=True).clamp(min=1e-4)
-    mean = (x.abs() * valid * x).sum(-1, keepdim=True) / total
-    variance = (x.abs() * valid * (x - mean).square()).sum(-1) / total.squeeze(-1)
-    return mean.squeeze(-1), torch.sqrt(variance + 1e-4)
-
-
-@pytest.mark.parametrize("of_columns", some([False, True]), ids=["of elements", "of columns"])
-def test_truth_values_are_zeros_and_ones(of_columns: bool, tmp_path: Path) -> None:
-    valid = torch.rand(6, 40) < 0.5
-    with torch.no_grad():
-        graph = make_fx(
-            lambda *given: list(weighted_moments(*given)), pre_dispatch=True, tracing_mode="symbolic"
-        )(torch.randn(6, 40), valid[0] if of_columns else valid).graph
-    loop = loaded(tmp_path / "masked.py", row_module(row_program(graph, 2))).call
+@pytest.mark.parametrize("name", some(["of elements", "of columns"]))
+def test_truth_values_are_zeros_and_ones(name: str, loops: Loops) -> None:
     for cols in COLUMNS:
         x, valid = torch.randn(5, cols), torch.rand(5, cols) < 0.5
         valid[0] = False
-        given = x, valid[1] if of_columns else valid
+        given = x, valid[1] if name == "of columns" else valid
         ones = torch.randint(1, 256, given[1].shape, dtype=torch.uint8)
         large = (given[1] * ones).view(torch.bool)  # any byte but 0 is true
         for mask in (given[1], large):
-            for found, exact in zip(loop([x, mask]), weighted_moments(x.double(), given[1]), strict=True):
+            for found, exact in zip(
+                loops[name]([x, mask]), weighted_moments(x.double(), given[1]), strict=True
+            ):
                 assert error(found, exact) < 1e-6
 
 
-def test_a_mask_may_come_first_but_does_not_say_how_rows_are_stored(tmp_path: Path) -> None:
+def test_a_mask_may_come_first_but_does_not_say_how_rows_are_stored(loops: Loops) -> None:
     mask, x = torch.rand(6, 40) < 0.5, torch.randn(6, 40)
-
-    def graph(module: Callable[..., list[Tensor]], *given: Tensor) -> torch.fx.Graph:
-        with torch.no_grad():
-            return make_fx(module, pre_dispatch=True, tracing_mode="symbolic")(*given).graph
-
-    def module(mask: Tensor, x: Tensor) -> list[Tensor]:
-        return [x * mask, (x * mask).sum(-1)]
-
-    loop = loaded(tmp_path / "first.py", row_module(row_program(graph(module, mask, x), 2))).call
-    for found, usual in zip(loop([mask, x]), module(mask, x), strict=True):
+    for found, usual in zip(loops["masked"]([mask, x]), masked(mask, x), strict=True):
         assert found.dtype == torch.float32
         torch.testing.assert_close(found, usual)
     with pytest.raises(NotRows):
-        row_program(graph(lambda mask: [mask.float() * 2], mask), 1)
+        row_program(traced_for(lambda mask: mask.float() * 2, mask), 1)
     with pytest.raises(NotRows):
-        row_program(graph(lambda mask, x: [x * mask[0]], mask.expand(3, 6, 40).contiguous(), x), 2)
+        row_program(traced_for(lambda mask, x: x * mask[0], mask.expand(3, 6, 40).contiguous(), x), 2)
 
 
-def test_logarithms_of_every_size_of_numbers(exact_loop: Any) -> None:
+def test_logarithms_of_every_size_of_numbers(loops: Loops) -> None:
     """Within two units in the last place, also where the result is small."""
     x = torch.cat([torch.logspace(-44, 38, 30_000), 1 + torch.linspace(-1e-3, 1e-3, 10_001)]).unsqueeze(0)
     x[0, :6] = torch.tensor([0.0, -0.0, -1.0, torch.inf, -torch.inf, torch.nan])
-    found = exact_loop([x, torch.zeros_like(x)])[2]
+    found = loops["exactly"]([x, torch.zeros_like(x)])[2]
     assert torch.equal(found[0, :6].isnan(), torch.log(x[0, :6]).isnan())
     assert torch.equal(found[0, [0, 1, 3]], torch.log(x[0, [0, 1, 3]]))
     found, exact = found[0, 6:].double(), torch.log(x[0, 6:].double())
@@ -324,9 +361,7 @@ def test_logarithms_of_every_size_of_numbers(exact_loop: Any) -> None:
 
 
 @pytest.mark.parametrize("cols", [5, 17, 130, 1000])
-def test_running_logarithms_of_sums_of_what_is_far_apart_or_not_finite(
-    cols: int, loops: dict[str, Any]
-) -> None:
+def test_running_logarithms_of_sums_of_what_is_far_apart_or_not_finite(cols: int, loops: Loops) -> None:
     torch.manual_seed(3)
     x = torch.cat([torch.randn(4, cols) * spread for spread in (1, 30, 1000)])
     x[0, 0], x[1, cols // 2], x[2, cols // 3] = -torch.inf, torch.inf, torch.nan
@@ -358,10 +393,10 @@ def test_what_was_taken_is_not_taken_again_and_sums_are_double(tmp_path: Path) -
         assert places[1][1] == 3
 
 
-def test_a_computed_place_that_a_row_does_not_have_gives_nan(exact_loop: Any) -> None:
+def test_a_computed_place_that_a_row_does_not_have_gives_nan(loops: Loops) -> None:
     x, r = torch.ones(3, 7), torch.randn(3, 7)
     x[1], x[2, 3:] = -1.0, -1.0
-    found = exact_loop([x, r])[3]
+    found = loops["exactly"]([x, r])[3]
     assert found[1].isnan()
     assert torch.equal(found[[0, 2], 0], r[[0, 2], [6, 2]])
 
@@ -414,7 +449,7 @@ def test_other_uses_of_whole_numbers_are_no_loops(module: Callable[[Tensor, Tens
         row_program(with_places(module), 2)
 
 
-def test_rows_are_sorted_however_they_are(loops: dict[str, Any]) -> None:
+def test_rows_are_sorted_however_they_are(loops: Loops) -> None:
     """Equal elements, zeros of both signs, all magnitudes, NaN of both signs; short rows and long ones."""
     torch.manual_seed(4)
     for cols in COLUMNS:
