@@ -1,4 +1,7 @@
-"""Pairs of fresh processes: each is checked anew, baselines run in processes of their own, and files outlive one process."""
+"""Pairs of fresh processes: each is checked anew, baselines run in processes of their own, and files outlive one process.
+
+Tests that time nothing, a compiled baseline's among them, share the machine with others.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,6 @@ from evaluator.roles.process import RoleProcess
 from evaluator.roles.tool_run import run_tool
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
-
-pytestmark = pytest.mark.alone
 
 TASK = TaskSource(
     "scale",
@@ -84,6 +85,7 @@ def timed(session: TaskSession, shape: OpenShape, source: CandidateSource) -> Ti
     return todo
 
 
+@pytest.mark.alone
 def test_every_pair_is_new_and_the_figure_is_of_all(session: TaskSession, shape: OpenShape) -> None:
     todo, run = Timed(shape, Outcome()), Watched(session.fleet, session, twin(TASK))
     seen: list[RoleProcess] = []
@@ -102,6 +104,7 @@ def test_every_pair_is_new_and_the_figure_is_of_all(session: TaskSession, shape:
     assert todo.outcome.checks > LEAST
 
 
+@pytest.mark.alone
 def test_a_process_that_starts_wrong_is_noticed_before_it_is_timed(
     session: TaskSession, shape: OpenShape
 ) -> None:
@@ -110,6 +113,7 @@ def test_a_process_that_starts_wrong_is_noticed_before_it_is_timed(
     assert "timed call" not in rejected.value.sentence
 
 
+@pytest.mark.alone
 def test_a_process_that_turns_wrong_while_it_is_timed_is_noticed(
     session: TaskSession, shape: OpenShape
 ) -> None:
@@ -193,6 +197,7 @@ def test_a_process_sees_the_gpu_that_its_referee_sees(
         core.close()
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_the_reference_agrees_with_itself_in_pairs(session: TaskSession, shape: OpenShape) -> None:
     """Not that it comes out at 1, which this machine may be too busy for: that it is not called anything else each time. An interval of
@@ -203,6 +208,7 @@ def test_the_reference_agrees_with_itself_in_pairs(session: TaskSession, shape: 
     pytest.fail("the reference was called faster or slower than itself three times")
 
 
+@pytest.mark.alone
 @pytest.mark.gpu
 def test_replays_of_a_graph_are_timed_in_every_pair(tmp_path: Path) -> None:
     core = RefereeCore("cuda", tmp_path, "landlock")
@@ -223,6 +229,7 @@ def test_replays_of_a_graph_are_timed_in_every_pair(tmp_path: Path) -> None:
         core.close()
 
 
+@pytest.mark.alone
 def test_a_timed_tool_prepares_while_others_time_and_has_the_device_to_itself_later(
     core: RefereeCore,
 ) -> None:
