@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
 from evaluator.roles import variants
 from evaluator.sources import CandidateSource, TaskSource
@@ -102,6 +101,8 @@ def test_what_is_compiled_a_second_time_in_one_process_is_no_less_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Then the compiler finds its own code, takes no graph and loads nothing."""
+    from torch._dynamo.utils import counters
+
     monkeypatch.setattr(variants, "_graphs_before", [])
     made: list[object] = []
 

@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trl")
-
 from evaluator.sources import TaskSource
 from rl.config import parse
 from rl.rows import Row, write_rows
-from rl.stages.contrastive import _beginning
 
 TASK = TaskSource("t", "class Model: ...\n")
 
@@ -22,6 +19,7 @@ def test_rows_begin_the_database_of_a_service_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, machine: str | None, found: list[str]
 ) -> None:
     """Its type of machine is known with its first verdict alone, and the database keeps types apart in any case."""
+    contrastive = pytest.importorskip("rl.stages.contrastive")
     rows = [
         Row(id=name, task="t", source=TASK.source, device="cuda", candidate=name, machine=name, speedup=2.0)
         for name in ("H200", "A100")
@@ -35,7 +33,7 @@ def test_rows_begin_the_database_of_a_service_too(
         },
         "x",
     )  # fmt: skip
-    assert [one.machine for one in _beginning(stage, {"t": TASK}, machine)] == found
+    assert [one.machine for one in contrastive._beginning(stage, {"t": TASK}, machine)] == found
     # What is left out is told, and nothing else.
     left_out = "1 of 2 exemplars to begin with are of another type of machine (A100) than rewards are (H200), and are left out"
     assert caplog.messages == ([left_out] if machine else [])

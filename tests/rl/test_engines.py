@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from rl.config import ContrastiveStage, parse
-from rl.stages.contrastive import engine_options
 
 
 @pytest.mark.parametrize(
@@ -21,6 +20,8 @@ from rl.stages.contrastive import engine_options
 )
 def test_trl_takes_the_options_of_every_engine(generation: dict[str, Any], tmp_path: Path) -> None:
     from trl import GRPOConfig
+
+    from rl.stages.contrastive import engine_options
 
     settings = {"stage": "contrastive", "name": "n", "output": str(tmp_path), "steps": 1}
     stage = parse({**settings, "generation": generation}, "c.yaml")

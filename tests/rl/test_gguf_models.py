@@ -11,7 +11,6 @@ import pytest
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
 
-from rl import models
 from rl.checkpoints import BASE
 from rl.config import SftStage
 from rl.errors import ConfigError
@@ -79,6 +78,8 @@ def stage(folder: Path, file: Path) -> SftStage:
 
 
 def test_a_file_becomes_a_folder_with_its_weights_and_its_own_ends(tmp_path: Path) -> None:
+    from rl import models  # loads transformers, for which collecting the tests need not wait
+
     weights = write(tmp_path / "tiny.gguf")
     asked = stage(tmp_path, tmp_path / "tiny.gguf")
     folder = unpack(asked)

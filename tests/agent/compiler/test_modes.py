@@ -6,8 +6,6 @@ import ast
 from pathlib import Path
 
 import pytest
-import torch
-import torch._inductor
 
 from agent.bundle.sections import cut
 from agent.compiler.modes import CPU_MODES, CUDA_MODES, Mode, baseline_name, mode_source, modes
@@ -105,10 +103,12 @@ def test_each_mode_is_a_baseline_with_the_settings_of_the_compilers_mode(
     device: str, names: list[str]
 ) -> None:
     """As `evaluator.roles.variants` compiles them: else the times of baselines say nothing of the members."""
+    from torch._inductor import list_mode_options
+
     assert [baseline_name(mode, device, 4) for mode in modes(device)] == names
     for mode in modes(device):
         word = mode.baseline.removeprefix("compile_").replace("_", "-")
-        expected = {} if word == "default" else dict(torch._inductor.list_mode_options(word))
+        expected = {} if word == "default" else dict(list_mode_options(word))
         if device == "cpu":
             expected.pop("triton.cudagraphs", None)
         assert {name: value for name, value in mode.options.items() if name != "cpp.threads"} == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 
 from agent.compiler.inductor import _module_of, assemble
 from agent.compiler.per_size import per_size, with_class
-from agent.compiler.sandboxed.sized_kernel import SizedKernel
 from agent.kernels.writing import rewriting_text, with_library
 from tests.agent.compiler.extraction import capture_text, run_program
 
@@ -64,23 +64,35 @@ POINTWISE = (
 )
 
 
-class Counted(SizedKernel):
-    """Keeps the texts that it would compile, and calls nothing."""
+@cache
+def _counted() -> Any:
+    # It loads the compiler, for which collecting the tests need not wait.
+    from agent.compiler.sandboxed.sized_kernel import SizedKernel
 
-    def __init__(self, source: str = SOURCE, multiples: tuple[str, ...] | None = None) -> None:
-        super().__init__(NAME, source, multiples)
-        self.texts: list[str] = []
-        self.ran: list[str] = []
+    class Counted(SizedKernel):
+        """Keeps the texts that it would compile, and calls nothing."""
 
-    def compiled(self, text: str) -> Any:
-        self.texts.append(text)
-        ran = self.ran
+        def __init__(self, source: str = SOURCE, multiples: tuple[str, ...] | None = None) -> None:
+            super().__init__(NAME, source, multiples)
+            self.texts: list[str] = []
+            self.ran: list[str] = []
 
-        class Kernel:
-            def run(self, *args: Any, stream: int) -> None:
-                ran.append(text)
+        def compiled(self, text: str) -> Any:
+            self.texts.append(text)
+            ran = self.ran
 
-        return Kernel()
+            class Kernel:
+                def run(self, *args: Any, stream: int) -> None:
+                    ran.append(text)
+
+            return Kernel()
+
+    return Counted
+
+
+def counted(*given: Any) -> Any:
+    """A kernel that keeps the texts which it would compile."""
+    return _counted()(*given)
 
 
 def test_only_kernels_that_gain_by_sizes_are_replaced() -> None:
@@ -108,7 +120,7 @@ def test_kernels_of_a_backward_are_sized_too_by_one_class() -> None:
 
 
 def test_large_sizes_get_code_of_their_own_and_small_ones_share_it() -> None:
-    kernel = Counted()
+    kernel = counted()
     for rows, cols in ((3, 5), (1000, 1000), (3, 5), (1000, 1000), (7, 9), (1000, 999)):
         kernel.run("x", "y", cols, cols, rows * cols, stream=0)
     assert len(kernel.texts) == 3
@@ -122,19 +134,19 @@ def test_large_sizes_get_code_of_their_own_and_small_ones_share_it() -> None:
 
 
 def test_the_number_of_sizes_is_limited_and_those_beyond_32_bits_have_no_constants() -> None:
-    kernel = Counted()
+    kernel = counted()
     kernel.run("x", "y", 1 << 31, 1 << 31, 1 << 31, stream=0)
     assert kernel.ran == [SOURCE]
-    for cols in range(1000, 1000 + 2 * SizedKernel.MOST):
+    for cols in range(1000, 1000 + 2 * kernel.MOST):
         kernel.run("x", "y", cols, cols, 1000 * cols, stream=0)
-    assert len(kernel.texts) == 1 + SizedKernel.MOST
-    assert kernel.ran[-SizedKernel.MOST :] == [SOURCE] * SizedKernel.MOST
+    assert len(kernel.texts) == 1 + kernel.MOST
+    assert kernel.ran[-kernel.MOST :] == [SOURCE] * kernel.MOST
     kernel.run("x", "y", 1000, 1000, 1000 * 1000, stream=0)
     assert kernel.ran[-1] != SOURCE
 
 
 def test_without_divisions_all_multiples_of_16_share_one_code() -> None:
-    kernel = Counted(POINTWISE, ("xnumel",))
+    kernel = counted(POINTWISE, ("xnumel",))
     for numel in (1 << 20, 1 << 21, (1 << 20) + 1, 32, (1 << 22) - 16):
         kernel.run("x", "y", numel, stream=0)
     assert len(kernel.texts) == 2
@@ -144,10 +156,10 @@ def test_without_divisions_all_multiples_of_16_share_one_code() -> None:
 
 
 def test_the_memory_of_sizes_is_bounded() -> None:
-    kernel = Counted(POINTWISE, ("xnumel",))
-    for numel in range(1, 3 * SizedKernel.REMEMBERED):
+    kernel = counted(POINTWISE, ("xnumel",))
+    for numel in range(1, 3 * kernel.REMEMBERED):
         kernel.run("x", "y", numel, stream=0)
-        assert len(kernel.recent) <= SizedKernel.REMEMBERED
+        assert len(kernel.recent) <= kernel.REMEMBERED
     assert len(kernel.texts) == 1
 
 
@@ -183,19 +195,19 @@ def test_machine_code_for_known_sizes_does_not_divide(tmp_path: Path) -> None:
     divisions = re.compile(r"\b(?:div|rem)\.[su]")
     assert len(divisions.findall(ptx(tmp_path, SOURCE))) >= 2
     assert not divisions.search(
-        ptx(tmp_path, Counted().with_constants({"xnumel": 999000}, (999, 999, 999000)))
+        ptx(tmp_path, counted().with_constants({"xnumel": 999000}, (999, 999, 999000)))
     )
 
 
 def test_four_elements_are_loaded_at_once_where_the_size_is_a_multiple_of_16(tmp_path: Path) -> None:
     several = re.compile(r"ld\.global\S*\.v4\.")
     assert not several.search(ptx(tmp_path, POINTWISE))
-    assert several.search(ptx(tmp_path, Counted(POINTWISE, ("xnumel",)).with_multiples(("xnumel",))))
+    assert several.search(ptx(tmp_path, counted(POINTWISE, ("xnumel",)).with_multiples(("xnumel",))))
 
 
 def test_values_of_sizes_keep_their_64_bits(tmp_path: Path) -> None:
     """256 to the fourth is 0 in 32 bits."""
-    kernel = Counted()
+    kernel = counted()
     kernel.source = SOURCE.replace(
         "((0) * ((0) >= ((-2) + ks0)) + ((-2) + ks0) * (((-2) + ks0) > (0)))", "ks0*ks0*ks1*ks1"
     )

@@ -16,7 +16,6 @@ import pytest
 import torch
 import triton
 
-from agent.compiler.sandboxed.sized_kernel import SizedKernel
 from agent.kernels.gpu import launching, repeating
 from agent.kernels.writing import with_library
 
@@ -399,6 +398,8 @@ def test_threads_and_calls_within_calls_are_noted_apart(driver: Driver) -> None:
 
 
 def test_a_kernel_of_several_sizes_is_noted_as_the_one_that_it_chooses(driver: Driver) -> None:
+    from agent.compiler.sandboxed.sized_kernel import SizedKernel  # loads the compiler
+
     sized = object.__new__(SizedKernel)
     sized.sizes, sized.recent = ["xnumel"], {(8,): Kernel(1), (4,): Kernel(10)}
     call, names = generated(
