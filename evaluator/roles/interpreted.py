@@ -46,6 +46,15 @@ def prepare() -> None:
         for module in (libdevice, of_cuda):
             setattr(module, name, function)
     _let_arrays_of_one_be_numbers()
+    _take_precisions_of_a_gpu()
+
+
+def _take_precisions_of_a_gpu() -> None:
+    """Products of bfloat16 parts, which a GPU sums in float32 as well, are computed in float32 like others."""
+    from triton.runtime import interpreter
+
+    options, name = interpreter.interpreter_builder.options, "allowed_dot_input_precisions"
+    object.__setattr__(options, name, tuple({*getattr(options, name), "bf16x3", "bf16x6"}))
 
 
 def _let_arrays_of_one_be_numbers() -> None:

@@ -28,7 +28,7 @@ from agent.kernels.gpu.products import (
     with_launches,
 )
 from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
-from agent.kernels.gpu.recurrent import recurrent_applies, waves
+from agent.kernels.gpu.recurrent import cells_at_once, recurrent_applies, recurrent_steps
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.scans import running_logsumexp, scan
 from agent.kernels.gpu.scatters import count_applies, count_values, scatter, scatter_applies
@@ -408,7 +408,7 @@ def library_recurrent(x, states, weights, has_biases, layers, bidirectional, bat
     Returns:
         Outputs, last hidden states and an LSTM's last cells, else an empty tensor.
     """
-    if recurrent_applies(x, states, weights):
+    if recurrent_applies(x, states, weights, 2 if bidirectional else 1):
         return _recurrent(x, states, weights, has_biases, bidirectional, batch_first, kind)
     layer = torch.lstm if kind == "lstm" else torch.gru if kind == "gru" else getattr(torch, f"rnn_{kind}")
     state = states if kind == "lstm" else states[0]
@@ -417,14 +417,15 @@ def library_recurrent(x, states, weights, has_biases, layers, bidirectional, bat
 
 
 def _recurrent(x, states, weights, has_biases, bidirectional, batch_first, kind):
-    """The same by our kernel: layers together, or one after the other where each has two directions."""
+    """The same by our kernel: as many layers together as the device has room for, or one where each has two directions."""
     x = x.transpose(0, 1) if batch_first else x
     count, (steps, rows, _) = 4 if has_biases else 2, x.shape
     cells = [weights[at : at + count] for at in range(0, len(weights), count)]
     hidden, *state = (one.contiguous() for one in states)
     ends = []
-    for first in range(0, len(cells), 2) if bidirectional else (0,):
-        some = slice(first, first + 2) if bidirectional else slice(None)
+    together = 2 if bidirectional else max(1, cells_at_once(x.device, rows, hidden.shape[-1]))
+    for first in range(0, len(cells), together):
+        some = slice(first, first + together)
         here = cells[some]
         # Cells that take the layer's input, all steps of which are one product; the others take another cell's states.
         heads, later = (here, []) if bidirectional else (here[:1], here[1:])
@@ -438,8 +439,9 @@ def _recurrent(x, states, weights, has_biases, bidirectional, batch_first, kind)
             torch.stack([one[at] for one in group]) if group and at < count else None
             for group, at in ((later, 0), (later, 2), (here, 1), (here, 3))
         )
-        start, end = torch.stack((hidden[some], hidden[some])), [one[some].clone() for one in state]
-        x, last = waves(given, into, into_bias, over, over_bias, start, end[0] if end else None, kind)
+        end = [one[some].clone() for one in state]
+        cell = end[0] if end else None
+        x, last = recurrent_steps(given, into, into_bias, over, over_bias, hidden[some], cell, kind)
         ends.append([last, *end])
     out = x.transpose(0, 1) if batch_first else x
     last, *end = (torch.cat(of) for of in zip(*ends, strict=True))

@@ -318,15 +318,26 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
     ),
     **{
         name: (
-            recurrent._step,
-            {"KIND": kind, "STACKED": stacked, "HAS_BIAS": True, "BM": rows_of_tile, "BN": 16, "BK": 32},
-            {},
-            {"num_warps": 4, "num_stages": 3},
+            recurrent._steps,
+            {
+                "KIND": kind,
+                "STACKED": stacked,
+                "HAS_BIAS": True,
+                "BM": 16,
+                "BN": 16,
+                "BK": terms,
+                "SLICES": 8,
+                "HELD": held,
+                "AT_ONCE": True,
+                "MOST_LOOKS": 99,
+            },
+            {"count_ptr": "*i32"},
+            {"num_warps": 8, "num_stages": 1},
         )
-        for name, kind, stacked, rows_of_tile in (
-            ("a step of recurrent layers", "lstm", True, 16),
-            ("a step of both directions", "gru", False, 32),
-            ("a step of many rows", "gru", True, 64),
+        for name, kind, stacked, terms, held in (
+            ("steps of recurrent layers", "lstm", True, 32, True),
+            ("steps of both directions", "gru", False, 64, True),
+            ("steps of many units", "lstm", True, 16, False),
         )
     },
     "packed images": (
