@@ -90,7 +90,8 @@ def unfolded(answer: str) -> str:
         tree = ast.parse(answer)
         theirs, ours = _bound(tree), _bound(ast.parse(kernels()))
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        if not any(name.startswith(_LIBRARY) and name in ours and name not in theirs for name in used):
+        called = used & ours.keys() - theirs.keys()
+        if not any(name.startswith(_LIBRARY) for name in called):
             return answer
         any_name = any(
             isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)
@@ -101,7 +102,7 @@ def unfolded(answer: str) -> str:
             if (name in theirs and (path is None or path != theirs[name]))
             or (any_name and not name.startswith(_LIBRARY))
         }
-        text = rename(kernels(), changed)
+        text = rename(kernels(called), changed)
         text = text if text.startswith(BEGIN) else f"{BEGIN}\n{text}{END}\n"  # it may lose comments
     except (SyntaxError, ValueError, RecursionError, MemoryError, AssemblyError):
         return answer  # the referee says what is wrong with it

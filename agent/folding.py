@@ -1,7 +1,7 @@
 """Candidates without the text of the library's kernels, as models see them.
 
-The text is 190,000 characters and the same in every file that calls the library: 50,000 tokens in each prompt, and beyond what an
-answer can repeat. `agent.extraction.unfolded` puts it back.
+The text has up to 100,000 characters in a file that calls the library: 25,000 tokens in each prompt, and beyond what an answer can
+repeat. `agent.extraction.unfolded` puts it back.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class TaskKernel:
         if found is None:
             return text
         before, after = text[: found.start()].rstrip(), text[found.end() :].lstrip()
-        imports, _, shared = joined(found[1], [f"{found[2]}.py"]).partition("\n\n\n")
+        imports, _, shared = joined(found[1], (f"{found[2]}.py",)).partition("\n\n\n")
         more = [line for line in imports.splitlines() if line not in before.splitlines()]
         return "\n".join([before, *more]) + f"\n\n\n{shared}\n\n{after}"
 

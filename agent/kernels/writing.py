@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agent.bundle.sections import bound_names
+from agent.bundle.sections import bound_names, used_names
 from agent.folding import BEGIN, END
 
 _FOLDER = Path(__file__).resolve().parent
@@ -133,7 +133,10 @@ def with_library(module: str) -> tuple[str, tuple[str, ...]]:
     defined = "".join(function_text(name, body, _FUNCTIONS[of][1]) for (of, body), name in functions.items())
     noted = "" if "\ndef call_backward(" in text else _noted(text)
     again = f"\n\n{_CALL_AGAIN}" if noted else ""
-    return f"{noted or text}\n\n\n{kernels()}{defined}{again}", tuple(sorted(found))
+    whole = f"{noted or text}\n{defined}{again}"
+    return f"{noted or text}\n\n\n{kernels(used_names(ast.parse(whole)))}{defined}{again}", tuple(
+        sorted(found)
+    )
 
 
 def _noted(module: str) -> str:
@@ -184,13 +187,38 @@ def {name}_along({states}, AXIS: tl.constexpr):
 
 def as_replayed(source: str) -> str:
     """A candidate with the library's kernels for replay in a CUDA graph: launches cost little there, so more calls use them."""
-    return source.replace("LAUNCH_S = 6e-6\nCALL_S = 15e-6", "LAUNCH_S = 2e-6\nCALL_S = 0.0")
+    return source.replace("\nLAUNCH_S = 6e-6\n", "\nLAUNCH_S = 2e-6\n").replace(
+        "\nCALL_S = 15e-6\n", "\nCALL_S = 0.0\n"
+    )
+
+
+def kernels(named: Set[str] | None = None) -> str:
+    """The text of the kernels in one piece, between the lines of `agent.folding`.
+
+    Args:
+        named: what a file names, of which the text has what it needs; None for everything.
+    """
+    needed = None if named is None else _needed(frozenset(_uses().keys() & named))
+    return f"{BEGIN}\n{joined('gpu', _KERNELS, needed)}{END}\n"
 
 
 @cache
-def kernels() -> str:
-    """The text of the kernels in one piece, between the lines of `agent.folding`."""
-    return f"{BEGIN}\n{joined('gpu', _KERNELS)}{END}\n"
+def _uses() -> dict[str, set[str]]:
+    """What each name of the kernels' text uses."""
+    statements = ast.parse(joined("gpu", _KERNELS)).body
+    return {name: used_names(statement) for statement in statements for name in bound_names(statement)}
+
+
+@cache
+def _needed(named: frozenset[str]) -> frozenset[str]:
+    """These names of the kernels' text and all that they use."""
+    found: set[str] = set()
+    wanted = [*named]
+    while wanted:
+        if (name := wanted.pop()) not in found:
+            found.add(name)
+            wanted += _uses().get(name, ())
+    return frozenset(found)
 
 
 @cache
@@ -261,21 +289,33 @@ def call(given):
 """
 
 
-def joined(folder: str, names: Sequence[str]) -> str:
-    """Files of this package, each after those that it imports, as one text with each file's docstring as a comment."""
+@cache
+def joined(folder: str, names: Sequence[str], needed: frozenset[str] | None = None) -> str:
+    """Files of this package, each after those that it imports, as one text with each file's docstring as a comment.
+
+    Args:
+        folder: of this package.
+        names: of files.
+        needed: names of whose definitions the text consists; None for all.
+    """
     imports, parts = dict[str, None](), []
     for name in names:
         source = (_FOLDER / folder / name).read_text(encoding="utf-8")
         docstring, *statements = ast.parse(source).body
         lines = source.splitlines()
-        words = [f"# {line}".rstrip() for line in (ast.get_docstring(ast.parse(source)) or "").splitlines()]
+        kept, start = [], docstring.end_lineno or 0
         for statement in statements:
-            if isinstance(statement, ast.Import | ast.ImportFrom):
-                text = ast.unparse(statement)
-                if not text.startswith("from agent."):
-                    imports[text] = None
-                lines[statement.lineno - 1 : statement.end_lineno] = [""] * (
-                    (statement.end_lineno or 0) - statement.lineno + 1
-                )
-        parts.append("\n".join([*words, *"\n".join(lines[docstring.end_lineno :]).strip("\n").splitlines()]))
+            # A statement and the comments and empty lines above it.
+            text, start = "\n".join(lines[start : statement.end_lineno]), statement.end_lineno or 0
+            if needed is not None and needed.isdisjoint(bound_names(statement)):
+                continue
+            if not isinstance(statement, ast.Import | ast.ImportFrom):
+                kept.append(text)
+            elif not (text := ast.unparse(statement)).startswith("from agent."):
+                imports[text] = None
+        if kept:
+            words = [
+                f"# {line}".rstrip() for line in (ast.get_docstring(ast.parse(source)) or "").splitlines()
+            ]
+            parts.append("\n".join([*words, *"\n".join(kept).strip("\n").splitlines()]))
     return "\n\n\n".join(["\n".join(imports), *parts]) + "\n"

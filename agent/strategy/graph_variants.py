@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from agent.candidates import Candidate
 from agent.compiler.cuda_graph import cuda_graph_source
 from agent.errors import ProposalFailed
+from agent.folding import BEGIN
 from agent.kernels.writing import as_replayed
 from agent.portfolio.entries import timed_rows
 from agent.strategy.ablation import ABLATED_STEPS
@@ -47,7 +48,7 @@ def graph_variant(store: JobStore, candidate: Candidate, device: str) -> Candida
     verdicts = [store.verdict(candidate.sha256, phase) for phase in ("screen", "validation")]
     accepted = [one for one in verdicts if one is not None and one.verdict == "accepted"]
     replayed = as_replayed(candidate.source)
-    short_us = _SHORT_US if replayed == candidate.source else _SHORT_WITH_LIBRARY_US
+    short_us = _SHORT_WITH_LIBRARY_US if BEGIN in candidate.source else _SHORT_US
     if len(accepted) < len(verdicts) or not any(_launches_matter(verdict, short_us) for verdict in accepted):
         return None
     try:

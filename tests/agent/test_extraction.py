@@ -102,11 +102,11 @@ CALLS = """import torch
 import triton
 import triton.language as tl
 
-TILE = 3
+PIECE = 3
 
 
 def softmax(x):
-    return TILE * x
+    return PIECE * x
 
 
 class ModelNew(torch.nn.Module):
@@ -133,7 +133,7 @@ def test_the_library_s_text_comes_to_files_that_call_it_and_is_not_shown(whole: 
 def small_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that takes no time to parse, for what does not depend on its text."""
     text = f"{BEGIN}\ndef library_mm(a, b):\n    return a @ b\n{END}\n"
-    monkeypatch.setattr(extraction, "kernels", lambda: text)
+    monkeypatch.setattr(extraction, "kernels", lambda _=None: text)
 
 
 @pytest.mark.usefixtures("small_library")
@@ -154,16 +154,16 @@ def test_a_form_feed_is_no_end_of_a_line() -> None:
 
 BINDINGS = """from torch import softmax
 
-ranked: int = 3
+repeated: int = 3
 
 
-class product:
+class launch:
     pass
 
 
 def change():
-    global few
-    few = 1
+    global processors
+    processors = 1
 
 
 """
@@ -171,7 +171,7 @@ def change():
 
 @pytest.mark.parametrize(
     ("more", "names"),
-    [("from torch.nn.functional import *\n", "softmax"), (BINDINGS, "softmax ranked product few")],
+    [("from torch.nn.functional import *\n", "softmax"), (BINDINGS, "softmax repeated launch processors")],
 )
 def test_names_that_a_file_may_bind_are_others_in_the_library(more: str, names: str) -> None:
     whole = unfolded(f"{more}y = library_softmax\n\n\nclass ModelNew:\n    pass\n")
@@ -218,5 +218,5 @@ def test_names_that_a_file_and_the_library_share_stay_apart(referee: Referee, wh
         def get_init_inputs():
             return []
     """)
-    assert "\ndef softmax_of_library(" in whole and "\nTILE_of_library = " in whole
+    assert "\ndef softmax_of_library(" in whole and "\nPIECE_of_library = " in whole
     assert judge(referee, reference, CandidateSource(whole, "llm", "")).verdict == "accepted"

@@ -276,6 +276,7 @@ def test_a_candidate_is_judged_as_a_graph_right_after_itself_where_launches_matt
 ) -> None:
     if library:  # its kernels choose otherwise where launches cost little
         monkeypatch.setattr(graph_variants, "as_replayed", lambda source: f"{source}\n# replayed\n")
+        monkeypatch.setattr(graph_variants, "BEGIN", "")  # in each text
 
     def says(label: str, phase: str) -> dict[str, Any]:
         verdict = timed(1.1, phase, best=best)

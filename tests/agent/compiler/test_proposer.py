@@ -31,9 +31,8 @@ CAPTURE = {
 @pytest.fixture
 def small_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that takes no time to parse, for what does not depend on its text."""
-    monkeypatch.setattr(
-        writing, "kernels", lambda: "\n\ndef library_mm(a, b, out):\n    return torch.mm(a, b, out=out)\n"
-    )
+    text = "\n\ndef library_mm(a, b, out):\n    return torch.mm(a, b, out=out)\n"
+    monkeypatch.setattr(writing, "kernels", lambda named: text)
 
 
 def proposed(

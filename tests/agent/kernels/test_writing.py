@@ -80,6 +80,20 @@ def test_the_text_of_the_kernels_needs_nothing_of_this_project() -> None:
     )
 
 
+def test_a_file_has_what_it_names_and_all_that_this_needs() -> None:
+    whole = ast.parse(kernels())
+    defined = names_of(whole)
+    everything = {found for one in whole.body for found in bound_names(one)}
+    assert kernels(everything) == kernels()
+    for name in (one for one in defined if one.startswith("library_")):
+        text = kernels({name, "not_of_the_library"})
+        some = ast.parse(text)
+        bound = {found for one in some.body for found in bound_names(one)}
+        used = {node.id for node in ast.walk(some) if isinstance(node, ast.Name)}
+        assert name in bound and used & everything <= bound
+        assert len(text) < 0.5 * len(kernels())
+
+
 def names_of(tree: ast.Module) -> list[str]:
     """Of functions, classes and other values of a module."""
     named = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
