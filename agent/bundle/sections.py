@@ -184,8 +184,8 @@ def _reachable(statements: Iterable[ast.stmt], root: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def used_names(statement: ast.stmt) -> set[str]:
-    """Names that a statement mentions, including inside functions that it defines."""
+def used_names(statement: ast.AST) -> set[str]:
+    """Names that a statement or a module mentions, including inside functions that it defines."""
     used: set[str] = set()
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):

@@ -28,7 +28,7 @@ from agent.kernels.gpu.products import (
     with_launches,
 )
 from agent.kernels.gpu.ranks import MOST_COLS, ranked, ranks_apply, top
-from agent.kernels.gpu.recurrent import cells_at_once, recurrent_applies, recurrent_steps
+from agent.kernels.gpu.recurrent import layers_at_once, recurrent_pays, recurrent_steps
 from agent.kernels.gpu.rows import softmax, softmax_applies
 from agent.kernels.gpu.scans import running_logsumexp, scan
 from agent.kernels.gpu.scatters import count_applies, count_values, scatter, scatter_applies
@@ -408,22 +408,22 @@ def library_recurrent(x, states, weights, has_biases, layers, bidirectional, bat
     Returns:
         Outputs, last hidden states and an LSTM's last cells, else an empty tensor.
     """
-    if recurrent_applies(x, states, weights, 2 if bidirectional else 1):
-        return _recurrent(x, states, weights, has_biases, bidirectional, batch_first, kind)
+    if recurrent_pays(x, states, weights, kind, layers, 1 + bidirectional, batch_first):
+        return _recurrent(x, states, weights, has_biases, layers, bidirectional, batch_first, kind)
     layer = torch.lstm if kind == "lstm" else torch.gru if kind == "gru" else getattr(torch, f"rnn_{kind}")
     state = states if kind == "lstm" else states[0]
     out = layer(x, state, weights, has_biases, layers, 0.0, False, bidirectional, batch_first)
     return out if kind == "lstm" else (*out, x.new_empty(0))
 
 
-def _recurrent(x, states, weights, has_biases, bidirectional, batch_first, kind):
+def _recurrent(x, states, weights, has_biases, layers, bidirectional, batch_first, kind):
     """The same by our kernel: as many layers together as the device has room for, or one where each has two directions."""
     x = x.transpose(0, 1) if batch_first else x
     count, (steps, rows, _) = 4 if has_biases else 2, x.shape
     cells = [weights[at : at + count] for at in range(0, len(weights), count)]
     hidden, *state = (one.contiguous() for one in states)
     ends = []
-    together = 2 if bidirectional else max(1, cells_at_once(x.device, rows, hidden.shape[-1]))
+    together = 2 if bidirectional else layers_at_once(x.device, kind, layers, 1, rows, hidden.shape[-1])
     for first in range(0, len(cells), together):
         some = slice(first, first + together)
         here = cells[some]

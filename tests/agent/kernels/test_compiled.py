@@ -327,17 +327,16 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], dict[str, int]]] =
                 "BN": 16,
                 "BK": terms,
                 "SLICES": 8,
-                "HELD": held,
                 "AT_ONCE": True,
                 "MOST_LOOKS": 99,
             },
             {"count_ptr": "*i32"},
             {"num_warps": 8, "num_stages": 1},
         )
-        for name, kind, stacked, terms, held in (
-            ("steps of recurrent layers", "lstm", True, 32, True),
-            ("steps of both directions", "gru", False, 64, True),
-            ("steps of many units", "lstm", True, 16, False),
+        for name, kind, stacked, terms in (
+            ("steps of recurrent layers", "lstm", True, 64),
+            ("steps of both directions", "gru", False, 32),
+            ("steps of plain layers", "tanh", True, 128),
         )
     },
     "packed images": (

@@ -12,7 +12,7 @@ import torch
 
 from agent.compiler.inductor import assemble
 from agent.errors import ProposalFailed
-from agent.kernels.gpu import calls
+from agent.kernels.gpu import calls, recurrent
 from agent.kernels.writing import rewriting_text, with_library
 from tests.agent.compiler.extraction import capture_text, run_program
 from tests.agent.kernels.test_rewriting import INTERPRETED
@@ -21,10 +21,8 @@ from tests.agent.kernels.test_rewriting import INTERPRETED
 COMPUTED = """
 import json, torch
 from agent.kernels.gpu import calls, recurrent
-calls.recurrent_applies = lambda *_: True
-shared_bytes = [0, 1 << 30]  # weights are read again at each step, or once
-recurrent._shared_bytes = lambda _: shared_bytes[0]
-calls.cells_at_once = lambda *_: 3
+calls.recurrent_pays = lambda *_: True
+calls.layers_at_once = lambda *_: 3
 torch.manual_seed(0)
 cases = [  # layers, directions, biases, batch first; steps, rows, inputs, units
     (3, 1, True, True, 5, 3, 7, 20), (2, 2, True, False, 3, 2, 5, 17), (1, 1, False, False, 3, 1, 40, 33),
@@ -53,7 +51,6 @@ found = []
 with torch.no_grad():
     for kind in ("lstm", "gru", "tanh", "relu"):
         for case in cases if kind in layers_of else cases[:2]:
-            shared_bytes.reverse()
             ours, torchs, exact = compare(kind, *case)
             same = all(a.shape == b.shape and a.stride() == b.stride() for a, b in zip(ours, torchs))
             errors = [max(float((a - b).abs().max()) for a, b in zip(some, exact)) for some in (ours, torchs)]
@@ -72,6 +69,33 @@ def test_steps_of_all_layers_and_of_both_directions_are_torch_s(tmp_path: Path) 
     assert len(found) == 14
     assert all(same and ours < 3e-7 + 2 * theirs for _, _, same, ours, theirs in found), found
     assert spoiled == [True] * 12, "infinities and NaN go where torch puts them"
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "directions", "rows", "units", "together"),
+    [
+        ("lstm", 6, 1, 10, 256, 6),
+        ("lstm", 12, 1, 10, 256, 8),  # 16 programs a layer on 132 multiprocessors
+        ("gru", 6, 1, 17, 256, 4),
+        ("gru", 6, 2, 10, 256, 1),
+        ("lstm", 2, 1, 64, 512, 1),  # two layers' weights do not fit
+        ("lstm", 1, 2, 40, 512, 0),
+        ("lstm", 1, 1, 10, 1024, 0),
+        ("tanh", 3, 1, 10, 1024, 2),
+    ],
+)
+def test_layers_run_together_as_far_as_programs_and_weights_have_room(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    layers: int,
+    directions: int,
+    rows: int,
+    units: int,
+    together: int,
+) -> None:
+    monkeypatch.setattr(recurrent, "processors", lambda _: 132)
+    monkeypatch.setattr(recurrent, "_shared_bytes", lambda _: 227 << 10)
+    assert recurrent.layers_at_once(None, kind, layers, directions, rows, units) == together
 
 
 REFERENCE = """
