@@ -1,11 +1,11 @@
 """Recurrent layers (LSTM, GRU, plain ones) of a few rows: one launch computes all steps of all layers, or of both directions of one.
 
 A step of one layer is a product of few rows with weights, so launches and their dependence would take the time, not arithmetic. Here a
-program has some units of one cell (a layer, or a direction) for the whole sequence. Its weights stay in shared memory where they fit there.
-Layer l computes step t while layer l + 1 computes step t - 1 (Appleyard et al., 2016, arXiv:1604.01946). Programs
-wait for the states that they read: each cell counts the parts of its states that are written. All programs run at the same time, which a
-cooperative launch ensures. The wait is bounded nevertheless, and what was not waited for is NaN.
-Each warp sums a part of the terms; products are sums of six products of bfloat16 parts, which hold all bits of a float32.
+program has some units of one cell (a layer, or a direction) for the whole sequence, and their weights in shared memory. Layer l
+computes step t while layer l + 1 computes step t - 1 (Appleyard et al., 2016, arXiv:1604.01946). Programs wait for the states that they
+read: each cell counts the parts of its states that are written. All programs run at the same time, which a cooperative launch ensures.
+The wait is bounded nevertheless, and what was not waited for is NaN. Each warp sums a part of the terms; products are sums of six
+products of bfloat16 parts, which hold all bits of a float32.
 """
 
 import functools
@@ -18,6 +18,7 @@ from agent.kernels.gpu.launching import launch, repeated
 from agent.kernels.gpu.products import LAUNCH_S, processors
 
 STEP_WARPS, STEP_TILE = 8, 16
+#: Seconds of a step, and rows below which cuDNN has a kernel of its own (H200).
 STEP_S, FEWEST_ROWS = 10e-6, 5
 _COLS = {"lstm": 4, "gru": 4, "tanh": 1, "relu": 1}
 #: Bytes of a weight's three parts, and of shared memory that a program needs besides weights.
