@@ -19,7 +19,9 @@ def test_rows_begin_the_database_of_a_service_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, machine: str | None, found: list[str]
 ) -> None:
     """Its type of machine is known with its first verdict alone, and the database keeps types apart in any case."""
-    contrastive = pytest.importorskip("rl.stages.contrastive")
+    pytest.importorskip("trl")
+    from rl.stages import contrastive
+
     rows = [
         Row(id=name, task="t", source=TASK.source, device="cuda", candidate=name, machine=name, speedup=2.0)
         for name in ("H200", "A100")

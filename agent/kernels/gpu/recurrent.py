@@ -21,8 +21,8 @@ STEP_WARPS, STEP_TILE = 8, 16
 #: Seconds of a step, and rows below which cuDNN has a kernel of its own (H200).
 STEP_S, FEWEST_ROWS = 10e-6, 5
 _COLS = {"lstm": 4, "gru": 4, "tanh": 1, "relu": 1}
-#: Bytes of a weight's three parts, and of shared memory that a program needs besides weights.
-_PART_BYTES, _OTHER_BYTES = 6, 33 << 10
+#: Bytes of a weight's three parts, and of shared memory that a program may need for what is not counted below.
+_PART_BYTES, _SPARE_BYTES = 6, 1 << 10
 #: Looks at a count of about half a microsecond each; after one wait that was too short there are no others.
 LONGEST_WAIT = 1 << 21
 
@@ -156,6 +156,8 @@ def _steps(given_ptr, into_ptr, into_bias_ptr, over_ptr, over_bias_ptr, hidden_p
         # Past the first cache, which may hold what was there before.
         x = tl.load(x_ptr, mask=(x_row < rows) & (x_k < terms), other=0.0, cache_modifier=".cg")
         total += tl.sum(tl.dot(x, w, input_precision="bf16x6"), 0)
+        if AT_ONCE:
+            total = tl.where(in_time, total, float("nan"))
         if COLS == 1:
             a = total
         else:
@@ -174,8 +176,6 @@ def _steps(given_ptr, into_ptr, into_bias_ptr, over_ptr, over_bias_ptr, hidden_p
             now = _tanh(a)
         else:
             now = tl.where(a < 0.0, 0.0, a)
-        if AT_ONCE:
-            now = tl.where(in_time, now, float("nan"))
         tl.store(own_ptr + place * step + row[:, None] * row_step + unit[None, :], now, mask=there)
         if t == steps - 1:
             tl.store(last_ptr + cell * size + at, now, mask=there)
@@ -236,22 +236,30 @@ def _terms(units, stacked):
 
 @functools.cache
 def _shared_bytes(device):
-    """That one program may have."""
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    """That one program may have; 0 where the kernel, which has PTX and products of bfloat16, does not run."""
+    found = torch.cuda.get_device_properties(device)
+    return found.shared_memory_per_block_optin if torch.version.hip is None and found.major >= 8 else 0
 
 
-def _fits(device, kind, units, stacked):
-    """Whether a program's weights stay in shared memory."""
-    held_bytes = _terms(units, stacked) * STEP_WARPS * STEP_TILE * _COLS[kind] * _PART_BYTES
-    return held_bytes + _OTHER_BYTES <= _shared_bytes(device)
+def needed_bytes(kind, units, stacked):
+    """Of shared memory, for a program's weights beside a step's terms or their sums."""
+    terms = _terms(units, stacked)
+    held = terms * _COLS[kind] * _PART_BYTES
+    passing = 4 * max(terms, STEP_TILE * _COLS[kind])
+    return STEP_WARPS * STEP_TILE * (held + passing) + _SPARE_BYTES
 
 
 def layers_at_once(device, kind, layers, directions, rows, units):
     """Of how many layers all programs run at the same time, with their weights in shared memory; 0 for none."""
     room = processors(device) // (-(-units // STEP_TILE) * -(-rows // STEP_TILE) * directions)
-    if directions == 1 and layers > 1 and room > 1 and _fits(device, kind, units, stacked=True):
+    if (
+        directions == 1
+        and layers > 1
+        and room > 1
+        and needed_bytes(kind, units, True) <= _shared_bytes(device)
+    ):
         return min(layers, room)
-    return min(1, room) * _fits(device, kind, units, stacked=False)
+    return min(1, room) * (needed_bytes(kind, units, False) <= _shared_bytes(device))
 
 
 def recurrent_pays(x, states, weights, kind, layers, directions, batch_first):

@@ -521,7 +521,6 @@ HALVES = ("high_ptr", "low_ptr")
 ABOVE_8 = (
     "product of one step",
     "product",
-    "a step of many rows",
     *(
         ON_HOPPER := (
             "product on Hopper",
@@ -548,8 +547,6 @@ SAMPLE = ("contraction", "sums of lists")
 #: Compiled at night alone, since each takes seconds; most are further forms of a kernel that is compiled by day.
 LONG = (
     "leaders",
-    "a step of both directions",
-    "a step of many rows",
     "wide product on Hopper",
     "few rows on Hopper",
     "convolution and more on Hopper",
@@ -559,6 +556,12 @@ LONG = (
     "attention of ReLU",
     "attention of four rows",
 )
+#: Kind, units and whether layers are stacked, of kernels that hold weights in shared memory.
+HELD = {
+    "steps of recurrent layers": ("lstm", 256, True),
+    "steps of both directions": ("gru", 256, False),
+    "steps of plain layers": ("tanh", 512, True),
+}
 #: Numbers that are multiples of 16 wherever the kernel is chosen and its rows are dense.
 ALIGNED = dict.fromkeys(
     ("attention, streamed", "attention of int8 keys", "attention of one row", "attention of four rows"),
@@ -673,6 +676,16 @@ def test_it_compiles_and_does_not_spill(
     )
     assert stack_bytes <= MOST_STACK_BYTES
     assert made.metadata.shared <= MOST_SHARED_BYTES
+    if name in HELD:
+        kind, units, stacked = HELD[name]
+        assert KERNELS[name][1]["BK"] == recurrent._terms(units, stacked)
+        assert (
+            0 <= recurrent.needed_bytes(kind, units, stacked) - made.metadata.shared <= recurrent._SPARE_BYTES
+        )
+
+
+def test_lists_name_kernels() -> None:
+    assert {*ABOVE_8, *SAMPLE, *LONG, *ALIGNED, *HELD} <= {*KERNELS}
 
 
 HASHED = """

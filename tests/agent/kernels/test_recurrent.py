@@ -81,7 +81,9 @@ def test_steps_of_all_layers_and_of_both_directions_are_torch_s(tmp_path: Path) 
         ("lstm", 2, 1, 64, 512, 1),  # two layers' weights do not fit
         ("lstm", 1, 2, 40, 512, 0),
         ("lstm", 1, 1, 10, 1024, 0),
-        ("tanh", 3, 1, 10, 1024, 2),
+        ("tanh", 3, 1, 10, 512, 3),
+        ("tanh", 3, 1, 10, 1024, 1),
+        ("relu", 1, 2, 10, 1040, 0),
     ],
 )
 def test_layers_run_together_as_far_as_programs_and_weights_have_room(
@@ -199,6 +201,11 @@ def test_dropout_projections_packed_sequences_and_other_types_stay_torch_s(tmp_p
     assert run_program(tmp_path, KEPT) == [True] * 2 + [False] * 6
 
 
+def flat(given: Any) -> list[torch.Tensor]:
+    """Of a layer's results, the states of an LSTM among them, the tensors."""
+    return [given] if isinstance(given, torch.Tensor) else [tensor for one in given for tensor in flat(one)]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("kind", "layers", "directions"), [("lstm", 3, 1), ("gru", 2, 2), ("tanh", 2, 1)])
 def test_on_a_gpu_repeated_steps_are_as_accurate_as_cudnn(
@@ -213,11 +220,26 @@ def test_on_a_gpu_repeated_steps_are_as_accurate_as_cudnn(
     given = tuple(states) if kind == "lstm" else states[0]
     weights = list(layer._flat_weights)
     with torch.no_grad():
-        torchs = layer(x, given)[0]
-        exact = copy.deepcopy(layer).double()(
-            x.double(), tuple(one.double() for one in states) if kind == "lstm" else given.double()
-        )[0]
-        for _ in range(3):  # written out, noted, and repeated
-            ours = calls.library_recurrent(x, states, weights, True, layers, directions == 2, False, kind)[0]
-            errors = [float((one - exact).abs().max()) for one in (ours, torchs)]
+        assert recurrent.recurrent_pays(x, states, weights, kind, layers, directions, False)
+        torchs = flat(layer(x, given))
+        exact = flat(
+            copy.deepcopy(layer).double()(
+                x.double(), tuple(one.double() for one in states) if kind == "lstm" else given.double()
+            )
+        )
+
+        def ours() -> list[torch.Tensor]:
+            found = calls.library_recurrent(x, states, weights, True, layers, directions == 2, False, kind)
+            return flat(found)[: len(exact)]
+
+        found = [ours() for _ in range(3)]  # written out, noted, and repeated
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found.append(ours())
+        for _ in range(2):
+            graph.replay()
+    assert len(exact) == (3 if kind == "lstm" else 2)
+    for one in found:
+        for mine, theirs, right in zip(one, torchs, exact, strict=True):
+            errors = [float((result - right).abs().max()) for result in (mine, theirs)]
             assert errors[0] <= 3e-7 + 2 * errors[1], errors

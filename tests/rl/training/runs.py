@@ -108,6 +108,13 @@ def first_call_of(step: int, undisturbed: Path) -> int:
     return int(sum(judged[: step - 1])) + 1
 
 
+def one_of_several(undisturbed: Path) -> tuple[int, int]:
+    """Number of a step that judges several programs, and of its first call; which one does depends on the processor's arithmetic."""
+    judged = [line["judged"] for line in read_steps(undisturbed / "metrics.jsonl")]
+    step = next(number for number, count in enumerate(judged, 1) if count > 1)
+    return step, first_call_of(step, undisturbed)
+
+
 def asked(folder: Path) -> dict[int, Any]:
     """Prompts and rewards by step; of a step that was done twice, the last."""
     lines = folder.with_name(f"{folder.name}-prompts.jsonl").read_text("utf-8").splitlines()

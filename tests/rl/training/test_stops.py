@@ -120,16 +120,18 @@ def test_a_step_without_rewards_leaves_weights_and_optimizer_as_they_are(
         assert all(torch.equal(value, states[1][number][name]) for name, value in kept.items())
 
 
-def test_a_verdict_that_never_comes_is_no_reward_and_training_goes_on(trained: Path) -> None:
-    stage = contrastive_stage(trained, "silent", trained / "sft" / "checkpoint", steps=1)
+def test_a_verdict_that_never_comes_is_no_reward_and_training_goes_on(trained: Path, whole_run: Path) -> None:
+    step, call = runs.one_of_several(whole_run)
+    stage = contrastive_stage(trained, "silent", trained / "sft" / "checkpoint", steps=step)
     # Shorter than a config may have it.
     fleet = stage.fleet.model_copy(update={"patience_s": 0.3})
-    ended = runs.train(stage.model_copy(update={"fleet": fleet}), at={2: "silent"})
+    ended = runs.train(stage.model_copy(update={"fleet": fleet}), at={call: "silent"})
     assert ended.error == ""
-    (line,) = read_steps(stage.output / "metrics.jsonl")
+    line = read_steps(stage.output / "metrics.jsonl")[step - 1]
     assert line["missing"] >= 1
     assert line["completions"] == 4
     silent = [one for one in runs.samples(stage.output) if one["reward"] is None]
+    assert {one["step"] for one in silent} == {step}
     assert len(silent) == line["missing"]
     assert "no verdict within 0.3 s" in silent[0]["why"]
 
@@ -160,9 +162,9 @@ def test_a_node_that_is_taken_away_ends_after_the_step_with_a_checkpoint(
     assert runs.figures(stage.output) == runs.figures(whole_run)
 
 
-def test_a_hack_is_learned_and_never_an_exemplar(trained: Path) -> None:
+def test_a_hack_is_learned_and_never_an_exemplar(trained: Path, whole_run: Path) -> None:
     stage = contrastive_stage(trained, "hack", trained / "sft" / "checkpoint", steps=3)
-    assert runs.train(stage, at={2: "cheat"}).error == ""
+    assert runs.train(stage, at={runs.first_call_of(1, whole_run): "cheat"}).error == ""
     runs.same_curves(stage.output)
     lines = read_steps(stage.output / "metrics.jsonl")
     assert lines[0]["hacks"] >= 1
