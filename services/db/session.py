@@ -7,6 +7,8 @@ deadlock, and SQLite ends such a deadlock with "database is locked" without wait
 from __future__ import annotations
 
 import copy
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -112,11 +114,24 @@ def _prepare_sqlite(connection: Any, record: Any) -> None:
     connection.isolation_level = None  # _begin_sqlite begins transactions, not the driver
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-    cursor.execute("PRAGMA journal_mode = WAL")
+    _use_write_ahead_log(cursor)
     # NORMAL loses nothing if a process is killed, and only the last commits if the machine loses power.
     cursor.execute("PRAGMA synchronous = NORMAL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
+    """Waits for other processes that open a new database at the same time, which SQLite does not do by itself here."""
+    until = time.monotonic() + _BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+        time.sleep(0.02)
 
 
 def _begin_sqlite(connection: Connection) -> None:

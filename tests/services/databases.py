@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,38 +20,64 @@ from services.settings import Settings
 from tests.services.service import TINY_TASK
 
 
+@functools.cache
+def newest_sqlite() -> bytes:
+    """A file of SQLite with the newest schema and no rows: migrations take longer than most tests that need them."""
+    with tempfile.TemporaryDirectory() as folder:
+        base = Database(f"sqlite:///{folder}/test.db")
+        upgrade(base)
+        base.close()
+        return (Path(folder) / "test.db").read_bytes()
+
+
+@functools.cache
+def _newest_postgres(server_url: str) -> str:
+    """Name of a database with the newest schema and no rows, which others on its server are copies of; it goes with the server."""
+    name = f"newest_{uuid.uuid4().hex}"
+    _on_server(server_url, f"CREATE DATABASE {name}")
+    base = Database(_url_of(server_url, name))
+    upgrade(base)
+    base.close()  # one that is in use cannot be copied
+    return name
+
+
 def new_sqlite(folder: Path) -> Database:
     """An empty SQLite database with the newest schema."""
-    base = Database(f"sqlite:///{folder / 'test.db'}")
-    upgrade(base)
-    return base
+    file = folder / "test.db"
+    file.write_bytes(newest_sqlite())
+    return Database(f"sqlite:///{file}")
 
 
 @contextmanager
-def empty_postgres(server_url: str) -> Iterator[str]:
-    """URL of a database of one test's own on a server that others use, without a schema."""
+def empty_postgres(server_url: str, template: str = "template1") -> Iterator[str]:
+    """URL of a database of one test's own on a server that others use, without a schema unless its template has one."""
     name = f"own_{uuid.uuid4().hex}"
-    server = sqlalchemy.create_engine(server_url, isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.execute(sqlalchemy.text(f"CREATE DATABASE {name}"))
+    _on_server(server_url, f"CREATE DATABASE {name} TEMPLATE {template}")
     try:
-        yield sqlalchemy.make_url(server_url).set(database=name).render_as_string(hide_password=False)
+        yield _url_of(server_url, name)
     finally:
-        with server.connect() as connection:
-            connection.execute(sqlalchemy.text(f"DROP DATABASE {name} WITH (FORCE)"))
-        server.dispose()
+        _on_server(server_url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @contextmanager
 def new_postgres(server_url: str) -> Iterator[Database]:
     """Such a database with the newest schema."""
-    with empty_postgres(server_url) as url:
+    with empty_postgres(server_url, _newest_postgres(server_url)) as url:
         base = Database(url)
         try:
-            upgrade(base)
             yield base
         finally:
             base.close()
+
+
+def _on_server(url: str, command: str) -> None:
+    server = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.NullPool)
+    with server.connect() as connection:
+        connection.execute(sqlalchemy.text(command))
+
+
+def _url_of(server_url: str, name: str) -> str:
+    return sqlalchemy.make_url(server_url).set(database=name).render_as_string(hide_password=False)
 
 
 def new_job(base: Database, folder: Path) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +24,10 @@ from services.settings import Settings
 from services.users import keys
 from services.users.audit import FROM_THE_MACHINE
 from services.users.keys import NewKey
-from tests.services.databases import new_sqlite
+from tests.services.databases import newest_sqlite
 from tests.services.service import CORRECT, TINY_TASK
 
 URL = "http://127.0.0.1"
-
-
-@cache
-def _empty_sqlite() -> bytes:
-    """A database with the newest schema and nothing in it."""
-    with tempfile.TemporaryDirectory() as folder:
-        base = new_sqlite(Path(folder))
-        base.close()
-        return (Path(folder) / "test.db").read_bytes()
 
 
 class Keyed:
@@ -52,11 +41,13 @@ class Keyed:
     def __init__(self, folder: Path, **options: Any) -> None:
         self.settings = Settings(data_dir=folder, **options)
         file = folder / "kernelwright.db"
-        if self.settings.database.startswith("sqlite") and not file.exists():
-            file.write_bytes(_empty_sqlite())  # migrations take longer than most tests that need them
+        is_new = self.settings.database.startswith("sqlite") and not file.exists()
+        if is_new:
+            file.write_bytes(newest_sqlite())
         self.app: FastAPI = create_app(self.settings)
         self.base: Database = self.app.state.database
-        upgrade(self.base)
+        if not is_new:
+            upgrade(self.base)
         self.app.state.stopping = asyncio.Event()
         self.app.state.streams = EventStreams(
             self.base, self.app.state.stopping, self.settings.streams_per_key

@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy
-from sqlalchemy import select, text
+from sqlalchemy import select
 
 from agent.candidates import Candidate
 from agent.spec import JobOutcome
 from evaluator.verdict import Summary, as_json, from_json
-from services.db.models import Base, Evaluation, Event, Job
+from services.db.models import Evaluation, Event, Job
 from services.db.session import Database
-from services.db.upgrade import upgrade
 from services.errors import LeaseLost
 from services.jobs import endings, lease, read, submit
 from services.jobs.endings import end_evaluation
@@ -34,25 +33,16 @@ from services.worker.dispatch import Dispatcher
 from services.worker.identity import is_known_dead, own_identity
 from services.worker.referee_queue import RefereeQueue
 from services.worker.runner import Runner
-from tests.services.databases import new_job, new_sqlite
+from tests.services.databases import BOTH_DATABASES, fresh_database, new_job
 
 ATTEMPTS = 3
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.services("postgres"))])
+@pytest.fixture(params=BOTH_DATABASES)
 def base(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """An empty database with the newest schema."""
-    if request.param == "sqlite":
-        found = new_sqlite(tmp_path)
-    else:
-        found = Database(request.getfixturevalue("postgres_url"))
-        with found.write() as session:
-            for table in [*Base.metadata.sorted_tables]:
-                session.execute(text(f"DROP TABLE IF EXISTS {table.name} CASCADE"))
-            session.execute(text("DROP TABLE IF EXISTS alembic_version"))
-        upgrade(found)
-    yield found
-    found.close()
+    with fresh_database(request.param, tmp_path, request) as found:
+        yield found
 
 
 def claim(base: Database, job_id: str, owner: str = "one", seconds: float = 60.0) -> Lease | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -150,6 +152,19 @@ def test_processes_that_start_together_migrate_once(tmp_path: Path) -> None:
         process.stdin.flush()
     results = [process.communicate(timeout=60) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), results
+
+
+def test_who_opens_a_new_database_waits_for_another_that_writes(tmp_path: Path) -> None:
+    """SQLite does not, where its journal is to change: it says at once that the database is locked."""
+    path = tmp_path / "new.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    later = threading.Timer(0.3, other.close)
+    later.start()
+    base = Database(f"sqlite:///{path}")
+    upgrade(base)
+    later.join()
+    base.close()
 
 
 @pytest.mark.parametrize("kind", BOTH_DATABASES)

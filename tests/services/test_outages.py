@@ -19,14 +19,13 @@ from services.application import create_app
 from services.db import outages
 from services.db.models import Evaluation, Event, Job, Worker
 from services.db.session import Database
-from services.db.upgrade import upgrade
 from services.jobs import lease, read, turns
 from services.jobs.store import SqlJobStore
 from services.settings import Settings
 from services.worker.dispatch import Dispatcher
 from services.worker.referee_queue import RefereeQueue
 from services.worker.runner import EvaluationOutcome, Runner
-from tests.services.databases import empty_postgres, new_job, new_sqlite
+from tests.services.databases import new_job, new_postgres, new_sqlite
 from tests.services.test_turns import queue
 
 AWAY = OperationalError("SELECT 1", {}, Exception("the database system is starting up"))
@@ -147,9 +146,7 @@ def test_a_job_whose_every_attempt_the_database_cuts_off_while_it_answers_others
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operational error that never passes: a statement that takes longer than the server allows."""
-    with empty_postgres(postgres_url) as url:
-        base = Database(url)
-        upgrade(base)
+    with new_postgres(postgres_url) as base:
         job_id = new_job(base, tmp_path)
         settings = Settings(data_dir=tmp_path, max_lost_workers=4)
         runner = Runner(settings, base, RefereeQueue("cpu", tmp_path, "landlock"), "one", lambda: None)
@@ -168,7 +165,6 @@ def test_a_job_whose_every_attempt_the_database_cuts_off_while_it_answers_others
             job = session.get_one(Job, job_id)
             assert (job.state, job.attempt, job.faults) == ("failed", 4, 0)
             assert "the database failed (OperationalError)" in (job.reason or "")
-        base.close()
 
 
 def test_workers_that_died_use_up_no_attempt_of_a_fault(

@@ -48,6 +48,7 @@ from tests.services.databases import new_sqlite
 
 folder = Path(sys.argv[1])
 base = new_sqlite(folder)
+used = base.engine.connect()  # as a service has it: its files beside the database are there
 found = [(database_problem(base.engine), folder_problem(folder))]
 with open(folder / "fill", "wb", buffering=0) as file:
     try:
