@@ -121,7 +121,9 @@ async def _judged(
         "processor_s_each": (_processor_s() - used) / max(len(rows), 1) or None,
         "stages_s": dict(stages),
         "verdicts": dict(Counter(row["verdict"] for row in rows)),
-        "unexpected": [f"{row['name']}: {row['verdict']}" for row in rows if not row["expected"]],
+        "unexpected": [
+            f"{row['name']}: {row['verdict']}, {row.get('reason', '')}" for row in rows if not row["expected"]
+        ],
         "rows": rows,
     }
 
@@ -132,6 +134,8 @@ def _row(candidate: mixed.Candidate, verdict: Verdict, at_s: float) -> dict[str,
         "task": candidate.task,
         "kind": candidate.kind,
         "verdict": verdict.verdict,
+        "reason": verdict.reason,
+        "rules": [finding.rule for finding in verdict.findings],
         "expected": verdict.verdict in candidate.expected,
         "at_s": at_s,
         "elapsed_s": verdict.elapsed_s,

@@ -279,19 +279,36 @@ class TensorInput:
         """
         if not self.rollable:
             return content
+        if not isinstance(content, np.ndarray) and not self.keeps_zeros:
+            return self._slightly_changed_on_device(content)
         generator = np.random.default_rng(secrets.randbits(128))
         on_device = not isinstance(content, np.ndarray)
-        changed = content.cpu().numpy().view(carrier(self.meta.dtype)) if on_device else content.copy()
-        able = np.arange(changed.size)
-        if self.keeps_zeros:
-            able = np.flatnonzero(to_float64(changed, self.meta.dtype))
-        places = generator.choice(able, -(-able.size // _PART_CHANGED), replace=False)
-        changed[places] = generator.choice(self.pool, places.size)
+        changed = (content.cpu().numpy().view(carrier(self.meta.dtype)) if on_device else content).copy()
+        able = np.flatnonzero(to_float64(changed, self.meta.dtype)) if self.keeps_zeros else None
+        count = changed.size if able is None else able.size
+        places = np.arange(0, count, _PART_CHANGED)
+        places = np.minimum(places + generator.integers(0, _PART_CHANGED, places.size), count - 1)
+        changed[places if able is None else able[places]] = generator.choice(self.pool, places.size)
         if not on_device:
             return changed
         import torch
 
         return torch.from_numpy(changed.view(np.uint8)).to(content.device)
+
+    def _slightly_changed_on_device(self, content: Any) -> Any:
+        """The same without a way over the host, where it took up to two fifths of an evaluation."""
+        import torch
+
+        device = content.device
+        generator = torch.Generator(device=device).manual_seed(secrets.randbits(63))
+        changed = content.clone().view(-1, self.meta.item_bytes)
+        pool = torch.from_numpy(self.pool.view(np.uint8)).to(device).view(-1, self.meta.item_bytes)
+        places = torch.arange(0, len(changed), _PART_CHANGED, device=device)
+        places += torch.randint(_PART_CHANGED, places.shape, generator=generator, device=device)
+        changed[places.clamp_(max=len(changed) - 1)] = pool[
+            torch.randint(len(pool), places.shape, generator=generator, device=device)
+        ]
+        return changed.view(-1)
 
     def turned_on_device(self, draw: Any, seed: int) -> Any:
         """Flat bytes on a GPU of a draw there with permuted lines."""

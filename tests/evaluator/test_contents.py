@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from evaluator.content import distributions
 from evaluator.content.pools import TensorInput
@@ -148,3 +150,31 @@ def test_contents_of_a_device_can_be_had_on_the_host(tmp_path: Path) -> None:
     found = ShapeInputs([], [of_device, PlainInput(3, (of_device,))], [weights]).on_host()
     assert [one.on_device for one in found.given] == [False, False]
     assert np.array_equal(found.state[0].values, np.tile(values, 4))
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("found", [(), ("zero_pattern",)])
+def test_one_element_in_64_changes_and_all_else_stays(
+    found: tuple[str, ...], dtype: str, on_device: bool
+) -> None:
+    generator = np.random.default_rng(5)
+    values = generator.normal(size=2003).astype(dtype)
+    if found:
+        values[generator.random(2003) < 0.3] = 0.0
+    flat = torch.from_numpy(values.view(np.uint8).copy()) if on_device else values
+    meta = TensorMeta(dtype, (2003,), (1,))
+    tensor = TensorInput(meta, [flat], structure=Structure(found))
+    assert tensor.rollable and tensor.on_device == on_device
+    seen = []
+    for _ in range(20):
+        changed = tensor.slightly_changed(flat)
+        seen.append(changed.numpy().view(dtype) if on_device else changed)
+        assert seen[-1].shape == values.shape and np.isin(seen[-1], values).all()
+        assert not (seen[-1] != values)[values == 0].any()
+        differs = np.flatnonzero((seen[-1] != values)[values != 0])
+        blocks = -(-int((values != 0).sum()) // 64)
+        assert 0.7 * blocks < len(differs) <= blocks
+        assert len(set(differs // 64)) == len(differs)  # one of each 64
+    assert (flat.numpy().view(dtype) if on_device else flat).tobytes() == values.tobytes()
+    assert np.mean([a != b for a, b in pairwise(seen)]) > 1 / 70

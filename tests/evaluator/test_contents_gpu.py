@@ -178,3 +178,15 @@ def test_turned_contents_can_be_made_again_and_keep_their_structure() -> None:
     assert bool((torch.linalg.cholesky_ex(held.double()).info == 0).all())
     values = torch.from_numpy(draw).sort().values
     assert all(torch.equal(one.cpu().reshape(-1).sort().values, values) for one in held)
+
+
+def test_one_element_in_64_changes_on_the_device() -> None:
+    values = torch.randn(3 * 12_345, device="cuda")
+    tensor = TensorInput(TensorMeta("float32", (3, 12_345), (12_345, 1)), [values.view(torch.uint8)])
+    first, second = (tensor.slightly_changed(tensor.draws[0]).view(torch.float32) for _ in range(2))
+    blocks = -(-len(values) // 64)
+    for changed in (first, second):
+        places = (changed != values).nonzero().view(-1)
+        assert 0.9 * blocks < len(places) <= blocks and len((places // 64).unique()) == len(places)
+        assert torch.isin(changed, values).all()
+    assert int((first != second).sum()) > blocks
