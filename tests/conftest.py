@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -167,9 +168,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def wait_for_programs() -> None:
+    """Until CI, which begins with tests before it has installed their programs, has them (`.ci/run`)."""
+    being_installed = os.environ.get("KERNELWRIGHT_INSTALLING")
+    while being_installed and Path(being_installed).exists():
+        time.sleep(0.1)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip, or in CI fail, a test whose program is missing."""
-    for resource in needed_resources(item):
+    needed = needed_resources(item)
+    if needed:
+        wait_for_programs()
+    for resource in needed:
         reason = absence_of(resource)
         if reason is None:
             continue
