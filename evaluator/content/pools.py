@@ -286,8 +286,8 @@ class TensorInput:
         changed = (content.cpu().numpy().view(carrier(self.meta.dtype)) if on_device else content).copy()
         able = np.flatnonzero(to_float64(changed, self.meta.dtype)) if self.keeps_zeros else None
         count = changed.size if able is None else able.size
-        places = np.arange(0, count, _PART_CHANGED)
-        places = np.minimum(places + generator.integers(0, _PART_CHANGED, places.size), count - 1)
+        # Anywhere: were there one in each 64, a key of so many neighbors would always see a change.
+        places = generator.integers(0, max(count, 1), -(-count // _PART_CHANGED))
         changed[places if able is None else able[places]] = generator.choice(self.pool, places.size)
         if not on_device:
             return changed
@@ -303,11 +303,12 @@ class TensorInput:
         generator = torch.Generator(device=device).manual_seed(secrets.randbits(63))
         changed = content.clone().view(-1, self.meta.item_bytes)
         pool = torch.from_numpy(self.pool.view(np.uint8)).to(device).view(-1, self.meta.item_bytes)
-        places = torch.arange(0, len(changed), _PART_CHANGED, device=device)
-        places += torch.randint(_PART_CHANGED, places.shape, generator=generator, device=device)
-        changed[places.clamp_(max=len(changed) - 1)] = pool[
-            torch.randint(len(pool), places.shape, generator=generator, device=device)
-        ]
+        count = -(-len(changed) // _PART_CHANGED)
+        places, values = (
+            torch.randint(length, (count,), generator=generator, device=device)
+            for length in (len(changed), len(pool))
+        )
+        changed[places] = pool[values]
         return changed.view(-1)
 
     def turned_on_device(self, draw: Any, seed: int) -> Any:

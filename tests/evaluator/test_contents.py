@@ -175,6 +175,7 @@ def test_one_element_in_64_changes_and_all_else_stays(
         differs = np.flatnonzero((seen[-1] != values)[values != 0])
         blocks = -(-int((values != 0).sum()) // 64)
         assert 0.7 * blocks < len(differs) <= blocks
-        assert len(set(differs // 64)) == len(differs)  # one of each 64
+        # Some neighbors stay as they are: a key of few would else always see a change.
+        assert 0.4 * blocks < len(set(differs // 64)) < 0.9 * blocks
     assert (flat.numpy().view(dtype) if on_device else flat).tobytes() == values.tobytes()
     assert np.mean([a != b for a, b in pairwise(seen)]) > 1 / 70

@@ -187,6 +187,7 @@ def test_one_element_in_64_changes_on_the_device() -> None:
     blocks = -(-len(values) // 64)
     for changed in (first, second):
         places = (changed != values).nonzero().view(-1)
-        assert 0.9 * blocks < len(places) <= blocks and len((places // 64).unique()) == len(places)
+        assert 0.9 * blocks < len(places) <= blocks
+        assert 0.5 * blocks < len((places // 64).unique()) < 0.75 * blocks  # anywhere
         assert torch.isin(changed, values).all()
     assert int((first != second).sum()) > blocks
