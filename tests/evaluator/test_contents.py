@@ -166,7 +166,7 @@ def test_one_element_in_64_changes_and_all_else_stays(
     meta = TensorMeta(dtype, (2003,), (1,))
     tensor = TensorInput(meta, [flat], structure=Structure(found))
     assert tensor.rollable and tensor.on_device == on_device
-    seen = []
+    seen, reached = [], []
     for _ in range(20):
         changed = tensor.slightly_changed(flat)
         seen.append(changed.numpy().view(dtype) if on_device else changed)
@@ -175,7 +175,8 @@ def test_one_element_in_64_changes_and_all_else_stays(
         differs = np.flatnonzero((seen[-1] != values)[values != 0])
         blocks = -(-int((values != 0).sum()) // 64)
         assert 0.7 * blocks < len(differs) <= blocks
-        # Some neighbors stay as they are: a key of few would else always see a change.
-        assert 0.4 * blocks < len(set(differs // 64)) < 0.9 * blocks
+        reached.append(len(set(differs // 64)) / blocks)
+    # Some neighbors stay as they are: a key of few would else always see a change.
+    assert 0.5 < np.mean(reached) < 0.75
     assert (flat.numpy().view(dtype) if on_device else flat).tobytes() == values.tobytes()
     assert np.mean([a != b for a, b in pairwise(seen)]) > 1 / 70
